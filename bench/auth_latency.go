@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	floodClients = 64  // sign in without pause
-	userRate     = 100 // GET /user a second meanwhile
+	floodClients = 64  // connections that sign in without pause
+	userRate     = 100 // GET /user requests a second during the flood of sign-ins
 )
 
-// The lines of a flood: GET /user without and with the flood, the sign-ins that the daemon completes, and the hashes
-// that the cores allow: a bare handler that only compares a password, with two requests at a time for each core, so
-// that they end one after the other.
+// The rows for a flood of sign-ins: GET /user without and during the flood, the sign-ins that the daemon completes, and
+// the password hashes that the cores can compute. The latter is measured with a bare handler that only compares a
+// password. It gets two requests at a time for each core, so that every core always has one to work on.
 var (
 	quietLine   = line{scenario: "user", target: "default", open: true, rate: userRate}
 	floodedLine = line{scenario: "user", target: "default", open: true, rate: userRate, via: viaFlood}
@@ -24,8 +24,8 @@ var (
 	hashesLine  = line{scenario: "hash:10", target: "hash:10"}
 )
 
-// measureFlood measures the daemon with its default settings: bcrypt at cost 10, as many hashing threads
-// as cores.
+// measureFlood measures how a flood of sign-ins affects other requests. The daemon has its default settings: bcrypt at
+// cost 10, and as many hashing threads as cores.
 func (s *authSuite) measureFlood(ctx context.Context, round int) error {
 	t, crowd := s.targets["default"], s.crowd["default"]
 	users := load{
@@ -42,7 +42,7 @@ func (s *authSuite) measureFlood(ctx context.Context, round int) error {
 	endFlood := load{
 		addr: t.addr, traffic: signingIn(floodClients, crowd), conns: floodClients, warm: 300 * time.Millisecond,
 	}.background()
-	users.warm = time.Second // until the queue of the hashing threads is full
+	users.warm = time.Second // until the queue for the hashing threads is full
 	users.traffic = asUser(crowd)
 	flooded, err := users.driveClean()
 	s.add(round, floodedLine, flooded.sample(), err)
@@ -54,7 +54,8 @@ func (s *authSuite) measureFlood(ctx context.Context, round int) error {
 	return ctx.Err()
 }
 
-// enumerationProbe is a request whose answer must not reveal whether an account exists, not even by its time.
+// enumerationProbe is a request whose answer must not reveal whether an address has an account, not even by the time it
+// takes.
 type enumerationProbe struct {
 	name, path string
 	body       string // %[1]s is the address, %[2]s a password that no account has
@@ -68,15 +69,15 @@ var enumerationProbes = []enumerationProbe{
 }
 
 const (
-	enumerationCalls = 300 // measured calls of each side in each round
+	enumerationCalls = 300 // measured calls in each round, for known and for unknown addresses each
 	enumerationWarm  = 30
 )
 
-// sides returns a probe's two lines: addresses with an account, and addresses without one.
+// sides returns the two rows of a probe: for addresses with an account, and for addresses without.
 func (p enumerationProbe) sides() group { return closed(p.name, "known address", "unknown address") }
 
-// startEnumeration starts a daemon on the accounts of HS256 that confirms by mail. Its mails go to the dev mailbox, and
-// it may send any number of them to any address.
+// startEnumeration starts a daemon that requires new addresses to be confirmed by mail, on the database of the daemon
+// HS256. Its mails go to the mailbox for development, and there is no limit on mails to one address.
 func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 	settings := append(cheapHash("HS256"),
 		"AUTH_MAILER_AUTOCONFIRM=false", "AUTH_API_EXTERNAL_URL=http://127.0.0.1:9", "AUTH_SITE_URL=http://127.0.0.1:9",
@@ -87,8 +88,8 @@ func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 	return err
 }
 
-// measureEnumeration sends each request for known and unknown addresses at the same time, over a connection each. Each
-// address is used once for each request, in as many rounds as there are accounts for.
+// measureEnumeration sends each probe for known and for unknown addresses at the same time, over one connection each.
+// It uses each address once for each probe, in as many rounds as there are accounts for.
 func (s *authSuite) measureEnumeration(round int) {
 	known := s.crowd["HS256"]
 	known = known[round*(enumerationCalls+enumerationWarm)%(len(known)-enumerationCalls-enumerationWarm):]
@@ -105,7 +106,7 @@ func (s *authSuite) measureEnumeration(round int) {
 						return nil, false
 					}
 					asked[conn]++
-					// As long as the addresses of the known accounts.
+					// as long as a known address
 					address := fmt.Sprintf("new%02d-%07d@bench.example", n, round*100_000+i)
 					if conn == 0 {
 						address = known[i].email
@@ -123,7 +124,7 @@ func (s *authSuite) measureEnumeration(round int) {
 	}
 }
 
-// compareEnumeration compares the medians of both sides.
+// compareEnumeration compares, for each probe, the median time for known addresses with that for unknown ones.
 func (s *authSuite) compareEnumeration() {
 	for _, a := range enumerationProbes {
 		known, unknown := spreadOf(s.of(a.sides()[0], p50)).median, spreadOf(s.of(a.sides()[1], p50)).median

@@ -13,8 +13,9 @@ import (
 	"strings"
 )
 
-// Sign-ins with passkeys have a daemon of their own: all others are measured with passkeys off. optionsLine keeps the
-// challenges that passkeyLine answers; passwordLine is the sign-in that hashes as in production.
+// Sign-ins with passkeys are measured on a daemon of their own, because all others have passkeys turned off.
+// optionsLine is the request for challenges, which passkeyLine answers. passwordLine is the sign-in to compare with, by
+// a password that is hashed as in production.
 var (
 	optionsLine  = line{scenario: "options", target: "passkeys"}
 	passkeyLine  = line{scenario: "passkey", target: "passkeys"}
@@ -23,7 +24,7 @@ var (
 
 const passkeyRP, passkeyOrigin = "bench.example", "https://bench.example"
 
-// passkeys has the accounts with a passkey each, all with the same key, and the challenges to answer.
+// passkeys has accounts that have a passkey each, all with the same key, and the challenges that are to be answered.
 type passkeys struct {
 	key      *ecdsa.PrivateKey
 	accounts []account
@@ -32,7 +33,7 @@ type passkeys struct {
 
 type challenge struct{ id, text string }
 
-// startPasskeys starts the daemon and gives each account a passkey.
+// startPasskeys starts the daemon for passkeys and gives each of its accounts a passkey.
 func (s *authSuite) startPasskeys(ctx context.Context) error {
 	if !s.wants("auth", passkeyLine) {
 		return nil
@@ -59,7 +60,7 @@ func (s *authSuite) startPasskeys(ctx context.Context) error {
 		"vacuum analyze")
 }
 
-// asking begins sign-ins and keeps their challenges.
+// asking returns traffic that begins sign-ins and keeps their challenges in p.begun.
 func (p *passkeys) asking() httpTraffic {
 	p.begun = p.begun[:0]
 	request := appendRequest(nil, "POST", "/passkeys/authentication/options", "", []byte(`{"gotrue_meta_security":{}}`))
@@ -73,12 +74,13 @@ func (p *passkeys) asking() httpTraffic {
 	}
 }
 
-// signingIn answers each challenge once, for one account after the other.
+// signingIn returns traffic that answers each challenge in p.begun once, for one account after the other.
 func (p *passkeys) signingIn() httpTraffic {
 	begun := p.begun
 	return byAccounts(authConns, p.accounts, false, func(b []byte, _ int, a *account) []byte {
 		if len(begun) == 0 {
-			return appendRequest(b, "POST", "/passkeys/authentication/verify", "", nil) // is refused, and so reported
+			// No challenge is left: the request will be refused and counted as failed.
+			return appendRequest(b, "POST", "/passkeys/authentication/verify", "", nil)
 		}
 		c := begun[0]
 		begun = begun[1:]
@@ -86,13 +88,13 @@ func (p *passkeys) signingIn() httpTraffic {
 	}, answered(200))
 }
 
-// answer signs as a synced passkey that has verified its user.
+// answer returns the body that answers a challenge, signed as by a synced passkey that has verified its user.
 func (p *passkeys) answer(c challenge, a *account) []byte {
 	text := base64.RawURLEncoding.EncodeToString
 	client := fmt.Appendf(nil, `{"type":"webauthn.get","challenge":%q,"origin":%q,"crossOrigin":false}`, c.text,
 		passkeyOrigin)
 	rp, clientHash := sha256.Sum256([]byte(passkeyRP)), sha256.Sum256(client)
-	data := append(rp[:], 0x1d, 0, 0, 0, 0) // UP, UV, BE, BS; no counter
+	data := append(rp[:], 0x1d, 0, 0, 0, 0) // the flags UP, UV, BE and BS, and a signature counter of 0
 	digest := sha256.Sum256(append(data[:len(data):len(data)], clientHash[:]...))
 	signature, err := ecdsa.SignASN1(rand.Reader, p.key, digest[:])
 	claims, failed := base64.RawURLEncoding.DecodeString(strings.Split(a.access, ".")[1])
@@ -105,7 +107,8 @@ func (p *passkeys) answer(c challenge, a *account) []byte {
 		c.id, id, id, text(client), text(data), text(signature), text([]byte(field(claims, "sub"))))
 }
 
-// comparePasskeys compares a sign-in, including its options request, with a sign-in by password.
+// comparePasskeys compares the CPU time of a sign-in by passkey, including its request for a challenge, with that of a
+// sign-in by password.
 func (s *authSuite) comparePasskeys() {
 	whole := s.of(passkeyLine, cpu)
 	for i, options := range s.of(optionsLine, cpu) {

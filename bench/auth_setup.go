@@ -20,40 +20,41 @@ import (
 )
 
 const (
-	// authPool is the pool size of the daemons and of the yardsticks, except for the daemon with default settings.
+	// authPool is the size of the connection pool of daemons and yardsticks; the daemon with default settings has the
+	// default size.
 	authPool = 10
-	// The secrets of every daemon, so that each accepts the tokens of another on the same database.
+	// Secrets that all daemons share, so that each accepts the tokens of the others on the same database.
 	benchSecret   = "bench: an HS256 secret of more than 32 bytes"
 	benchPassword = "correct horse battery staple"
 )
 
-// database is the private PostgreSQL of the measurements, and a connection that observes it.
+// database is the PostgreSQL of the measurements, with a connection to read its statistics.
 type database struct {
 	server *localserver.Server
 	conn   *pgx.Conn
 }
 
-// postgresSettings has syncing and full page writes on, as in production; checkpoints come only when the measurement
+// postgresSettings keep fsync and full page writes on, as in production. A checkpoint only happens when the measurement
 // requests one.
 var postgresSettings = localserver.PostgresOptions{
 	Durable: true,
 	Config:  []string{"checkpoint_timeout=1h", "max_wal_size=8GB", "max_connections=200"},
 }
 
-// startDatabase starts a PostgreSQL that ends after all targets.
+// startDatabase starts a PostgreSQL, which is closed after all targets have ended.
 func startDatabase(ctx context.Context, l *testbed) (*database, error) {
 	server, err := startServer(ctx, l, localserver.Postgres, postgresSettings)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := pgx.Connect(ctx, server.PostgresURL("postgres")) // ends with the server
+	conn, err := pgx.Connect(ctx, server.PostgresURL("postgres")) // closed when the server ends
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	return &database{server, conn}, nil
 }
 
-// create makes an empty database and returns its URL.
+// create creates an empty database and returns its URL.
 func (d *database) create(ctx context.Context, name string) (string, error) {
 	if _, err := d.conn.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
 		return "", fmt.Errorf("create database %s: %w", name, err)
@@ -61,7 +62,7 @@ func (d *database) create(ctx context.Context, name string) (string, error) {
 	return d.server.PostgresURL(name), nil
 }
 
-// createYardstick makes the database of the yardsticks and fills its table.
+// createYardstick creates the database of the yardsticks and fills its table.
 func (d *database) createYardstick(ctx context.Context) (string, error) {
 	url, err := d.create(ctx, "yardstick")
 	if err != nil {
@@ -74,7 +75,7 @@ func (d *database) createYardstick(ctx context.Context) (string, error) {
 		"vacuum analyze")
 }
 
-// execSQL runs SQL statements in a database, each in a transaction of its own.
+// execSQL executes SQL statements in a database, each in a transaction of its own.
 func execSQL(ctx context.Context, url string, statements ...string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -89,13 +90,13 @@ func execSQL(ctx context.Context, url string, statements ...string) error {
 	return nil
 }
 
-// fillIn returns statements with values for names, and a hash of the users' password for {hash}.
+// fillIn replaces names in SQL statements by values, given as pairs, and {hash} by a hash of the users' password.
 func fillIn(sql string, namesAndValues ...string) (string, error) {
 	hash, err := bcrypt.GenerateFromPassword([]byte(benchPassword), bcrypt.MinCost)
 	return strings.NewReplacer(append(namesAndValues, "{hash}", string(hash))...).Replace(sql), err
 }
 
-// read returns what PostgreSQL has used: CPU time of all its processes, bytes of WAL.
+// read returns what PostgreSQL has used so far: the CPU time of all its processes, and bytes of WAL.
 func (d *database) read(ctx context.Context) (m reading, err error) {
 	if err := d.conn.QueryRow(
 		ctx, "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").Scan(&m.wal); err != nil {
@@ -106,14 +107,15 @@ func (d *database) read(ctx context.Context) (m reading, err error) {
 	return m, err
 }
 
-// authDaemon is an auth daemon to start.
+// authDaemon describes an auth daemon to start.
 type authDaemon struct {
 	name, database string
 	settings       []string
-	bearer         string // if set, the daemon is ready when it answers GET /user with this token, not GET /health
+	// If bearer is not empty, the daemon is ready when it answers GET /user with this token, not GET /health.
+	bearer string
 }
 
-// auth starts a program of the daemon and returns when it is ready.
+// auth starts the given program as an auth daemon and returns when it is ready.
 func (l *testbed) auth(ctx context.Context, program string, d authDaemon) (*target, error) {
 	ports, err := localserver.FreePorts(1)
 	if err != nil {
@@ -129,18 +131,18 @@ func (l *testbed) auth(ctx context.Context, program string, d authDaemon) (*targ
 	return t, l.start(ctx, t, cmd, ready)
 }
 
-// authSettings returns the settings of every process of the daemon's program.
+// authSettings returns the settings that all processes of the auth program have.
 func authSettings(database string) []string {
 	return []string{
-		// The same URL for all: the tokens contain it.
+		// the same URL for all daemons, since their tokens contain it
 		"AUTH_API_EXTERNAL_URL=http://auth.bench.example", "AUTH_SITE_URL=http://bench.example",
 		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + database,
 		"AUTH_JWT_SECRET=" + benchSecret, "AUTH_MAILER_AUTOCONFIRM=true",
 	}
 }
 
-// cheapHash returns the settings of the daemons for all measurements but hashing, which an expensive hash would
-// dominate.
+// cheapHash returns settings with a cheap password hash. All measurements use it, except for those of hashing: an
+// expensive hash would dominate them.
 func cheapHash(algorithm string) []string {
 	return []string{
 		"AUTH_JWT_ALGORITHM=" + algorithm, "AUTH_PASSWORD_HASH=bcrypt:4",
@@ -148,7 +150,8 @@ func cheapHash(algorithm string) []string {
 	}
 }
 
-// answers returns a function that fails until a GET with the bearer token, if it is not empty, is answered 200.
+// answers returns a function that returns an error until a GET request is answered with 200. bearer is the token to
+// send; empty for none.
 func (t *target) answers(path, bearer string) func(context.Context) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	return func(ctx context.Context) error {
@@ -160,7 +163,7 @@ func (t *target) answers(path, bearer string) func(context.Context) error {
 	}
 }
 
-// fetch returns the body of an answer with status 200, which the caller closes.
+// fetch returns the body of an answer, which the caller closes. It returns an error unless the status is 200.
 func fetch(ctx context.Context, client *http.Client, url, bearer string) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -180,22 +183,22 @@ func fetch(ctx context.Context, client *http.Client, url, bearer string) (io.Rea
 	return answer.Body, nil
 }
 
-// The large database: each user has the rows of a sign-up by e-mail address.
+// The large database, in which each user has the rows that a sign-up by email address makes.
 const (
 	millionUsers    = 1_000_000
-	millionSessions = 3 // of each user
+	millionSessions = 3 // for each user
 	millionCrowd    = 2_000
 )
 
 //go:embed million.sql
 var millionRows string
 
-// millionScenarios run on a database that has only the accounts of the load, and on the large one.
+// millionScenarios are measured on the large database and on one that has only the accounts that the load uses.
 var millionScenarios = []string{"user", "refresh", "password"}
 
 func millionLine(scenario string) line { return line{scenario: scenario, target: "million"} }
 
-// startMillion fills a database, starts a daemon on it, and signs in as many users as the load needs.
+// startMillion fills the large database, starts a daemon on it, and signs in as many users as the load needs.
 func (s *authSuite) startMillion(ctx context.Context) error {
 	if !s.large {
 		return nil
@@ -228,12 +231,13 @@ func (s *authSuite) startMillion(ctx context.Context) error {
 	return nil
 }
 
-// wholeReads returns how often one of the large tables has been read completely, for a line of the large database.
+// wholeReads returns how often PostgreSQL has read one of the large tables from beginning to end; 0 for rows of other
+// databases.
 func (s *authSuite) wholeReads(ctx context.Context, l line) (n int64, err error) {
 	if l.target != "million" {
 		return 0, nil
 	}
-	time.Sleep(1500 * time.Millisecond) // a backend reports its statistics at most once a second
+	time.Sleep(1500 * time.Millisecond) // a PostgreSQL backend reports its statistics at most once a second
 	conn, err := pgx.Connect(ctx, s.db.server.PostgresURL("million"))
 	if err != nil {
 		return 0, err

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// authSuite is the part of the measurement for auth, with results of its own.
+// authSuite is the part of the suite that measures auth. Its results are separate from those of ratelimit.
 type authSuite struct {
 	suite
 	db *database
-	// crowd has the accounts of the load by daemon; toSignOut the accounts that sign out next, by daemon.
+	// crowd maps a daemon's name to the accounts that the load uses, and toSignOut to the accounts that sign out next.
 	crowd        map[string][]account
 	toSignOut    map[string]*[]account
 	passkeys     passkeys
-	large        bool // fill a large database too; only if -only names it
+	large        bool // use a large database, too: only if -only names it
 	millionScans int64
 }
 
-// The yardsticks are scenarios and targets of their own.
+// The rows of the results table for yardsticks, whose scenarios and targets are not those of daemons.
 var (
 	bareLine   = line{scenario: "handler", target: "handler"}
 	selectLine = line{scenario: "select", target: "select"}
@@ -32,11 +32,11 @@ var (
 	es256Line  = line{scenario: "sign:ES256", target: "sign:ES256"}
 )
 
-// hs returns a scenario's line for the daemon with which most scenarios are measured.
+// hs returns the row for a scenario on the daemon HS256, on which most scenarios are measured.
 func hs(scenario string) line { return line{scenario: scenario, target: "HS256"} }
 
-// authGroups are measured one after the other. Their order rotates from round to round; the order within a group stays,
-// because accounts have to sign up before they sign out.
+// authGroups returns the groups, which are measured one after the other in an order that rotates from round to round.
+// The order within a group stays, because accounts have to sign up before they sign out.
 func authGroups() []group {
 	return []group{
 		{bareLine, hs("health"), hs("settings"), {scenario: "jwks", target: "RS256"}},
@@ -51,12 +51,12 @@ func authGroups() []group {
 	}
 }
 
-// authScenarios are the scenarios that -only may name.
+// authScenarios are the names of auth's scenarios for -only.
 var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "passkey",
 	"alike", "flood", "million"}
 
-// authDaemons are the daemons by name, with their settings and how many accounts each has. "default" has
-// the settings of a first start, with sign-ups confirmed at once.
+// authDaemons are the auth daemons that run during all rounds: name, settings, and number of accounts. "default" has
+// the settings of a first start, except that sign-ups need not be confirmed.
 var authDaemons = []struct {
 	name     string
 	settings []string
@@ -68,7 +68,7 @@ var authDaemons = []struct {
 	{"default", nil, 64},
 }
 
-// run measures everything about auth and prints it.
+// run measures everything about auth and prints the results.
 func (s *authSuite) run(ctx context.Context) (err error) {
 	fmt.Fprintln(os.Stderr, "auth: starting")
 	if s.db, err = startDatabase(ctx, s.testbed); err != nil {
@@ -77,7 +77,7 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 	return inOrder(ctx, s.header, s.start, s.measureRounds, s.otherBudgets, s.stop)
 }
 
-// measureRounds measures what -only selects and prints it.
+// measureRounds measures, in several rounds, what -only selects, and prints the results.
 func (s *authSuite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "auth: round %d of %d\n", round+1, s.rounds)
@@ -96,7 +96,7 @@ func (s *authSuite) measureRounds(ctx context.Context) error {
 	return nil
 }
 
-// start brings up the yardsticks and the daemons, and signs their accounts up.
+// start starts the yardsticks and the daemons, and signs accounts up.
 func (s *authSuite) start(ctx context.Context) error {
 	s.crowd, s.toSignOut = map[string][]account{}, map[string]*[]account{}
 	yardsticks, err := s.db.createYardstick(ctx)
@@ -132,13 +132,13 @@ func (s *authSuite) startDaemon(ctx context.Context, program, name string, accou
 	if s.crowd[name], err = signUpAccounts(t, "crowd", accounts); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.testbed.logTail(t))
 	}
-	// The plans were made for empty tables.
+	// the query plans were made when the tables were empty
 	return execSQL(ctx, url, "vacuum analyze")
 }
 
-// round measures each line once.
+// round measures each row once.
 func (s *authSuite) round(ctx context.Context, round int) error {
-	// Everything is written out now, so that no checkpoint falls into a measurement.
+	// Write everything to disk now, so that no checkpoint happens during a measurement.
 	if _, err := s.db.conn.Exec(ctx, "checkpoint"); err != nil {
 		return err
 	}
@@ -159,10 +159,10 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 	return nil
 }
 
-// paths are the paths of the scenarios that request one path repeatedly.
+// paths has the scenarios that request the same path again and again.
 var paths = map[string]string{"health": "/health", "settings": "/settings", "jwks": "/.well-known/jwks.json"}
 
-// load returns the requests to a line's target.
+// load returns the load for a row: the requests to send, and to which target.
 func (s *authSuite) load(l line, round int) load {
 	load := load{addr: s.targets[l.target].addr, conns: authConns, warm: 200 * time.Millisecond, run: s.time}
 	what := l.scenario
@@ -174,7 +174,7 @@ func (s *authSuite) load(l line, round int) load {
 	switch what {
 	case "signup":
 		s.toSignOut[l.target] = &[]account{}
-		load.run = 2 * s.time // so that enough accounts can sign out afterwards
+		load.run = 2 * s.time // longer, so that enough accounts can sign out afterwards
 	case "options":
 		load.traffic = s.passkeys.asking()
 		return load
@@ -191,7 +191,7 @@ func (s *authSuite) load(l line, round int) load {
 	return load
 }
 
-// measure runs a line's load and reads what its process and PostgreSQL used meanwhile.
+// measure sends the load for a row, and reads what the target's process and PostgreSQL use meanwhile.
 func (s *authSuite) measure(ctx context.Context, round int, l line) (sample, error) {
 	pid := s.targets[l.target].process.PID()
 	before, err := s.wholeReads(ctx, l)
@@ -199,7 +199,7 @@ func (s *authSuite) measure(ctx context.Context, round int, l line) (sample, err
 		return none, err
 	}
 	measured, err := s.load(l, round).measure(func() (reading, error) {
-		u, err := readFamily(pid) // the daemon hashes in a child
+		u, err := readFamily(pid) // includes the child process in which the daemon hashes passwords
 		if err != nil {
 			return reading{}, err
 		}
@@ -210,7 +210,7 @@ func (s *authSuite) measure(ctx context.Context, round int, l line) (sample, err
 	if err != nil {
 		return none, err
 	}
-	if measured.store <= 5 { // PostgreSQL's background processes
+	if measured.store <= 5 { // so little is used by PostgreSQL's background processes
 		measured.store, measured.wal = 0, 0
 	}
 	after, err := s.wholeReads(ctx, l)

@@ -21,23 +21,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// takeoverSchema makes the replaced service's tables.
+// takeoverSchema is a file with the tables of supabase/auth, which the takeover copies.
 const takeoverSchema = "auth/internal/former/formertest/newest.sql"
 
 //go:embed takeover.sql
 var takeoverRows string
 
-// takeoverCase is one takeover: the source's rows, and how long the first and the last run may take.
+// takeoverCase describes one takeover: the rows of the source, and how long the first and the last run may take.
 type takeoverCase struct {
 	name        string
 	users       int
-	revoked     int // refresh tokens of a session in addition to the valid one
+	revoked     int // number of used refresh tokens that each session has in addition to the valid one
 	encrypted   bool
 	first, last time.Duration
 }
 
-// takeoverCases are measured if -only names them. Each user has one identity and one session; half of the sessions are
-// of each version, and every tenth user has a factor.
+// takeoverCases are measured only if -only names them. Each user has one identity and one session. Half of the sessions
+// have the one and half the other of supabase/auth's two versions of refresh tokens, and every tenth user has a factor.
 var takeoverCases = []takeoverCase{
 	{"takeover", 200_000, 0, false, time.Minute, 5 * time.Second},
 	{"takeover-tokens", 200_000, 20, false, 75 * time.Second, 10 * time.Second},
@@ -45,7 +45,7 @@ var takeoverCases = []takeoverCase{
 	{"takeover-million", 1_000_000, 0, false, 6 * time.Minute, 20 * time.Second},
 }
 
-// takeoverMemory is the memory that the command may use, in MiB, whatever the number of rows.
+// takeoverMemory is the memory, in MiB, that the takeover may use, however many rows there are.
 const takeoverMemory = 128
 
 func (s *suite) takeovers(ctx context.Context) error {
@@ -69,8 +69,8 @@ func (s *suite) takeovers(ctx context.Context) error {
 	return nil
 }
 
-// takeover fills the source's tables, copies them in advance, changes one row in a hundred, and finishes the takeover.
-// It returns how many users a second the first run copied.
+// takeover fills the source's tables, copies them in a first run, changes one row in a hundred, and completes the
+// takeover in a last run. It returns how many users a second the first run has copied.
 func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (float64, error) {
 	fmt.Fprintln(os.Stderr, c.name)
 	url, err := db.create(ctx, strings.ReplaceAll(c.name, "-", "_"))
@@ -107,7 +107,8 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 	return float64(c.users) / first.Seconds(), nil
 }
 
-// timed runs auth with the arguments, on the database at url, and returns the time; peak is the memory in MiB.
+// timed runs the auth program with the given arguments, on the database at url. It returns the time it took, and its
+// peak memory in MiB.
 func (s *suite) timed(ctx context.Context, db *database, url, name string, args ...string) (
 	took time.Duration, peak float64, err error,
 ) {
@@ -122,7 +123,8 @@ func (s *suite) timed(ctx context.Context, db *database, url, name string, args 
 	if err := s.testbed.begin(t, cmd); err != nil {
 		return 0, 0, err
 	}
-	// The resource usage of the child would include this program's memory, from before it executed the other program.
+	// Read the memory while it runs: at the end of a child, the kernel reports the peak with the memory that this
+	// program had when it forked the child.
 	for ended := false; !ended; {
 		if u, err := readUsage(t.process.PID()); err == nil {
 			peak = max(peak, float64(u.peak)/mib)
@@ -153,7 +155,7 @@ const takeoverKeyName = "k1"
 
 var takeoverKey = []byte("0123456789abcdef0123456789abcdef")
 
-// encryptColumn returns what the replaced service stores for a text with encryption on.
+// encryptColumn returns a text in the form in which supabase/auth stores it if encryption is on.
 func encryptColumn(plain, id string) string {
 	key, err := hkdf.Key(sha256.New, takeoverKey, nil, id, 32)
 	block, refused := aes.NewCipher(key)
@@ -164,12 +166,12 @@ func encryptColumn(plain, id string) string {
 	if err != nil {
 		panic(err)
 	}
-	sealed, b64 := aead.Seal(nil, nil, []byte(plain), nil), base64.StdEncoding.EncodeToString // begins with the nonce
+	sealed, b64 := aead.Seal(nil, nil, []byte(plain), nil), base64.StdEncoding.EncodeToString // sealed begins with the nonce
 	return fmt.Sprintf(`{"key_id":"%s","alg":"aes-gcm-hkdf","data":"%s","nonce":"%s"}`, takeoverKeyName,
 		b64(sealed[12:]), b64(sealed[:12]))
 }
 
-// fillTakeover makes the source's tables and their rows.
+// fillTakeover creates and fills the source's tables.
 func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 	schema, err := os.ReadFile(filepath.FromSlash(takeoverSchema))
 	if err != nil {
@@ -193,7 +195,7 @@ func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 	return execSQL(ctx, url, "vacuum analyze")
 }
 
-// encryptAll rewrites a column as the replaced service stores it with encryption on.
+// encryptAll rewrites a column of a table in the form in which supabase/auth stores it if encryption is on.
 func encryptAll(ctx context.Context, url, table, column string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -218,7 +220,7 @@ func encryptAll(ctx context.Context, url, table, column string) error {
 	return err
 }
 
-// takeoverNames returns the names of takeovers for -only.
+// takeoverNames returns the names of the takeovers for -only.
 func takeoverNames() (names []string) {
 	for _, c := range takeoverCases {
 		names = append(names, c.name)

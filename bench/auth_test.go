@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gatehouse/shared/await"
-	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // startTestDatabase skips without PostgreSQL, unless the environment says that it must be there.
@@ -27,12 +28,7 @@ func startTestDatabase(t *testing.T) *database {
 	t.Helper()
 	l := &testbed{dir: t.TempDir()}
 	d, err := startDatabase(t.Context(), l)
-	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Started(t, err)
 	t.Cleanup(func() { l.close() })
 	return d
 }
@@ -43,16 +39,12 @@ func TestDatabase(t *testing.T) {
 	}
 	d := startTestDatabase(t)
 	url, err := d.createYardstick(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := d.conn.Exec(t.Context(), "checkpoint"); err != nil {
 		t.Fatal(err)
 	}
 	before, err := d.read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, kind := range []string{"select", "update"} {
@@ -64,30 +56,22 @@ func TestDatabase(t *testing.T) {
 		}
 	}
 	after, err := d.read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	// An update is a hundred bytes and more, the first on a page some thousands.
 	if cpu, wal := after.store-before.store, after.wal-before.wal; cpu <= 0 || wal < 300*100 || wal > 300*10_000 {
 		t.Errorf("300 updates took %v of CPU and %d bytes of WAL", cpu, wal)
 	}
 
 	counter, err := countTripsTo(d.server.Addr(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer counter.listener.Close()
 	conn, err := pgx.Connect(t.Context(), counter.url("yardstick"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(t.Context())
 	f := func(want int64, ask func() error) {
 		t.Helper()
 		before := counter.trips.Load()
-		if err := ask(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, ask())
 		// The counter counts an answer after it has passed it on.
 		await.True(t, "the answers are counted", func() bool { return counter.trips.Load()-before >= want })
 		if got := counter.trips.Load() - before; got != want {
@@ -110,16 +94,10 @@ func TestDatabase(t *testing.T) {
 // TestReadFamily has a child work and end: its time stays with the family.
 func TestReadFamily(t *testing.T) {
 	before, err := readFamily(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := exec.Command("sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done").Run(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, exec.Command("sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done").Run())
 	after, err := readFamily(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if after.cpu <= before.cpu || after.rss == 0 {
 		t.Errorf("a child's work took %v of CPU; %d bytes", after.cpu-before.cpu, after.rss)
 	}
@@ -155,17 +133,13 @@ func TestReadFamily_endedThread(t *testing.T) {
 	go work()
 	task := fmt.Sprintf("/proc/self/task/%d", <-thread)
 	with, err := readFamily(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	await.True(t, "the thread ends", func() bool {
 		_, err := os.Stat(task)
 		return err != nil
 	})
 	without, err := readFamily(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	// Children that an earlier test has left may end meanwhile: what they leave to us is in steps of 10 ms.
 	if without.cpu < with.cpu-use/2 {
 		t.Errorf("a thread's end took %v from what the process has used", with.cpu-without.cpu)

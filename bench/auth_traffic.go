@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// account is a user with a password and one session.
+// account is a user with a password and the tokens of one session.
 type account struct{ email, access, refresh string }
 
-// authConns is how many connections the scenarios use, each with one request in flight.
+// authConns is the number of connections that a scenario uses, each with one request in flight.
 const authConns = 16
 
-// clientHeaders are the headers that the client library sends with every request.
+// clientHeaders are the headers that the client library auth-js sends with each request.
 const clientHeaders = "User-Agent: gatehouse-bench\r\nX-Client-Info: gotrue-js/2.0.0\r\n" +
 	"X-Supabase-Api-Version: 2024-01-01\r\n"
 
-// appendRequest writes one request. The Host does not matter: the daemon's links come from its settings.
+// appendRequest appends an HTTP request to b. It has a fixed Host, since the daemon takes the host in links from its
+// settings.
 func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
 	b = fmt.Appendf(b, "%s %s HTTP/1.1\r\nHost: bench.example\r\n%s", method, path, clientHeaders)
 	if bearer != "" {
@@ -31,7 +32,7 @@ func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
 	return append(append(b, "\r\n"...), body...)
 }
 
-// getting requests one path repeatedly.
+// getting returns traffic that requests one path again and again.
 func getting(path string) httpTraffic {
 	request := appendRequest(nil, "GET", path, "", nil)
 	return httpTraffic{
@@ -40,11 +41,12 @@ func getting(path string) httpTraffic {
 	}
 }
 
-// byAccounts makes requests of one account after the other, over the given number of connections: each connection goes
-// through accounts of its own, so that no account is used twice at once. With once each account makes only one request.
+// byAccounts returns traffic that makes a request for one account after the other. Each of the conns connections has
+// accounts of its own, so that no account is used by two requests at the same time. If once is set, each account makes
+// only one request.
 func byAccounts(conns int, accounts []account, once bool, request func(b []byte, conn int, a *account) []byte,
 	judge func(conn, status int, body []byte) bool) httpTraffic {
-	var gone [256]int // each connection's position; there are more than connections of any load
+	var gone [256]int // for each connection, how far it has got; no load has more connections
 	return httpTraffic{judge: judge, next: func(b []byte, conn int) ([]byte, bool) {
 		i := conn + gone[conn]
 		if i >= len(accounts) {
@@ -58,8 +60,8 @@ func byAccounts(conns int, accounts []account, once bool, request func(b []byte,
 	}}
 }
 
-// requests returns the traffic of a scenario for the accounts of a crowd. kept gets the accounts that sign up, whose
-// addresses begin with prefix. A scenario without a name is a path to GET.
+// requests returns the traffic of a scenario, made by the accounts in crowd. In the scenario signup, new accounts are
+// added to kept; their addresses begin with prefix. A scenario that has no name is a path to GET.
 func requests(scenario string, conns int, crowd []account, prefix string, kept *[]account) httpTraffic {
 	switch scenario {
 	case "user":
@@ -74,7 +76,7 @@ func requests(scenario string, conns int, crowd []account, prefix string, kept *
 	return getting(scenario)
 }
 
-// asUser requests GET /user for one account after the other.
+// asUser returns traffic that requests GET /user for one account after the other.
 func asUser(accounts []account) httpTraffic {
 	mail := []byte(`"email":"`)
 	return byAccounts(authConns, accounts, false, func(b []byte, _ int, a *account) []byte {
@@ -82,15 +84,15 @@ func asUser(accounts []account) httpTraffic {
 	}, func(_, status int, body []byte) bool { return status == 200 && bytes.Contains(body, mail) })
 }
 
-// refreshing exchanges each account's refresh token for a new one, and keeps it.
+// refreshing returns traffic that exchanges the refresh token of one account after the other for a new one.
 func refreshing(accounts []account) httpTraffic {
 	return keeping(accounts, false, "/token?grant_type=refresh_token", func(b []byte, a *account) []byte {
 		return append(append(append(b, `{"refresh_token":"`...), a.refresh...), `"}`...)
 	})
 }
 
-// keeping requests tokens for one account after the other, with once only once, and keeps these. The refresh token must
-// be a new one.
+// keeping returns traffic that requests new tokens for one account after the other, and keeps them in the account. If
+// once is set, each account makes only one request. An answer with the previous refresh token counts as failed.
 func keeping(accounts []account, once bool, path string, appendBody func([]byte, *account) []byte) httpTraffic {
 	current := make([]*account, authConns)
 	var body []byte
@@ -105,13 +107,14 @@ func keeping(accounts []account, once bool, path string, appendBody func([]byte,
 	})
 }
 
-// take keeps the tokens of an answer.
+// take stores the tokens in an answer in the account, and reports whether the answer has both.
 func (a *account) take(answer []byte) bool {
 	a.access, a.refresh = field(answer, "access_token"), field(answer, "refresh_token")
 	return a.access != "" && a.refresh != ""
 }
 
-// field finds a string of a JSON object whose name occurs once; "" if there is none. Tokens need no unescaping.
+// field returns the value of a member of a JSON object, a string without escapes, as tokens are; "" if there is none.
+// The name must occur only once in the answer.
 func field(answer []byte, name string) string {
 	_, rest, ok := bytes.Cut(answer, []byte(`"`+name+`":"`))
 	value, _, closed := bytes.Cut(rest, []byte(`"`))
@@ -121,7 +124,7 @@ func field(answer []byte, name string) string {
 	return string(value)
 }
 
-// signingIn signs accounts in with their passwords, over conns connections.
+// signingIn returns traffic that signs accounts in with their passwords, over conns connections.
 func signingIn(conns int, accounts []account) httpTraffic {
 	return byAccounts(conns, accounts, false, func(b []byte, _ int, a *account) []byte {
 		return appendRequest(b, "POST", passwordPath, "", appendSignIn(nil, a))
@@ -134,12 +137,12 @@ func appendSignIn(b []byte, a *account) []byte {
 	return fmt.Appendf(b, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, a.email, benchPassword)
 }
 
-// answered judges by the status only.
+// answered returns a judge that accepts every answer with the given status.
 func answered(want int) func(conn, status int, body []byte) bool {
 	return func(_, status int, _ []byte) bool { return status == want }
 }
 
-// signingUp makes new accounts, which kept gets; their addresses begin with prefix.
+// signingUp returns traffic that signs up new accounts and adds them to kept. Their addresses begin with prefix.
 func signingUp(prefix string, kept *[]account) httpTraffic {
 	n := 0
 	pending := make([]string, authConns)
@@ -162,15 +165,15 @@ func signingUp(prefix string, kept *[]account) httpTraffic {
 	}
 }
 
-// signingOut ends each account's session, once.
+// signingOut returns traffic that ends the session of each account, once, over conns connections.
 func signingOut(conns int, accounts []account) httpTraffic {
 	return byAccounts(conns, accounts, true, func(b []byte, _ int, a *account) []byte {
 		return appendRequest(b, "POST", "/logout", a.access, nil)
 	}, answered(204))
 }
 
-// signUpAccounts signs up n accounts and shuffles them, so that neighbours in the table are not read one after the
-// other.
+// signUpAccounts signs up n accounts and returns them in random order, so that accounts that are next to each other in
+// the table are not read one after the other.
 func signUpAccounts(t *target, prefix string, n int) ([]account, error) {
 	if n == 0 {
 		return nil, nil

@@ -15,7 +15,8 @@ import (
 
 const mib = 1 << 20
 
-// otherBudgets measures the budgets that are not about a call: start, memory, reload, the binary.
+// otherBudgets measures what ratelimit has budgets for that is not about calls: start, memory, reload, size of the
+// program.
 func (s *suite) otherBudgets(ctx context.Context) error {
 	if !s.asked("ratelimit") {
 		return nil
@@ -27,7 +28,8 @@ func (s *suite) otherBudgets(ctx context.Context) error {
 	return s.report.printBinary(s.testbed.daemon, "other budgets", 25, 41)
 }
 
-// fresh starts a daemon on its in-process store, passes it to use after its first decision, and ends it.
+// fresh starts a ratelimit daemon that counts in its own memory. After the daemon's first decision it calls use with
+// the time that took, and then ends the daemon.
 func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t *target, took time.Duration) error,
 	settings ...string) error {
 	began := time.Now()
@@ -41,7 +43,7 @@ func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t
 	return s.testbed.stop(t)
 }
 
-// startTime measures from before the fork to the first decision on a socket.
+// startTime measures the time from before the fork of the daemon to its first decision over gRPC.
 func (s *suite) startTime(ctx context.Context) error {
 	var took []float64
 	for range 2*s.rounds + 1 {
@@ -57,7 +59,7 @@ func (s *suite) startTime(ctx context.Context) error {
 	return nil
 }
 
-// compare compares the whole-daemon measurements with their budgets.
+// compare compares the measurements of ratelimit with their budgets.
 func (s *suite) compare() {
 	s.report.linef("redis-benchmark -P 64 INCRBY: %v µs of Redis' CPU a command", spreadOf(s.incrby))
 	s.judge(serverBudgets())
@@ -74,7 +76,7 @@ func (s *suite) compare() {
 	s.report.printBudgets("kinds of limits, round by round")
 }
 
-// serverBudgets returns the budgets of the daemon's own gRPC server, and one of grpc-go's.
+// serverBudgets returns the budgets of the h2grpc server, and one of grpc-go's server.
 func serverBudgets() (all []ratioBudget) {
 	client := line{scenario: "single", via: viaGRPCGo}
 	openClient := line{scenario: "single", via: viaGRPCGo, open: true}
@@ -105,7 +107,8 @@ func serverBudgets() (all []ratioBudget) {
 	return all
 }
 
-// limitBudgets returns the budgets of each kind of limit, relative to its twin.
+// limitBudgets returns the budgets of each kind of limit, relative to its twin: the same limit in fixed windows or by
+// exact values.
 func limitBudgets() (all []ratioBudget) {
 	for _, l := range slices.Concat(limitGroups()...) {
 		twin := l
@@ -119,7 +122,7 @@ func limitBudgets() (all []ratioBudget) {
 			all = append(all, ratioBudget{1.02, cpu, l, twin})
 		case l.via == viaTop:
 			all = append(all, ratioBudget{1.03, cpu, l, twin})
-		case counted && l.open: // CPU at the same rate, unlike in a closed loop
+		case counted && l.open: // CPU time is compared at the same rate, which a closed loop does not have
 			all = append(all, ratioBudget{1.3, p99, l, twin}, ratioBudget{1.15, cpu, l, twin})
 		case counted:
 			all = append(all, ratioBudget{1.15, cpu, l, twin})
@@ -128,8 +131,8 @@ func limitBudgets() (all []ratioBudget) {
 	return all
 }
 
-// goBenchmarks runs the Go benchmarks, briefly, and prints their lines. Only the packages that have some are named:
-// building the tests of all others takes minutes.
+// goBenchmarks runs the Go benchmarks for a short time and prints their lines. It names only the packages that have
+// benchmarks, because building the tests of all others takes minutes.
 func (s *suite) goBenchmarks(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "Go benchmarks")
 	find := []string{"-rl", "--include=*_test.go", "^func Benchmark", "shared"}
@@ -156,7 +159,7 @@ func (s *suite) goBenchmarks(ctx context.Context) error {
 	return nil
 }
 
-// header prints what was measured on which versions.
+// header prints which versions of auth and PostgreSQL are measured.
 func (s *authSuite) header(ctx context.Context) error {
 	if err := s.report.program("auth", s.testbed.authDaemon); err != nil {
 		return err
@@ -173,7 +176,7 @@ func (s *authSuite) header(ctx context.Context) error {
 	return nil
 }
 
-// compare compares the measurements with their budgets.
+// compare compares the measurements of auth with their budgets.
 func (s *authSuite) compare() {
 	all := []ratioBudget{
 		{1.1, cpu, hs("health"), bareLine},
@@ -212,7 +215,7 @@ func (s *authSuite) compare() {
 		scenario string
 		limit    float64
 	}{{"user", 1}, {"refresh", 1}, {"password", 2}, {"signup", 2}, {"logout", 1}} {
-		// The polls in the background are few among several hundred round trips.
+		// .05 more for the daemon's polls in the background, which are few among several hundred round trips
 		s.report.atMost(t.limit+.05, "", t.scenario+": round trips", s.of(hs(t.scenario), commands))
 	}
 	s.report.atMost(1.1, " ×", "refresh, RS256: rate with a pool of 10 ÷ with the default one",
@@ -229,7 +232,7 @@ func (s *authSuite) compare() {
 	s.report.printBudgets("auth, round by round")
 }
 
-// minus subtracts round by round.
+// minus subtracts, round by round, the values in less from those in of.
 func minus(of, less []float64) []float64 {
 	var values []float64
 	for i := range min(len(of), len(less)) {
@@ -238,7 +241,7 @@ func minus(of, less []float64) []float64 {
 	return values
 }
 
-// otherBudgets measures the budgets that are not about a request: start, memory, the binary.
+// otherBudgets measures what auth has budgets for that is not about requests: start, memory, size of the program.
 func (s *authSuite) otherBudgets(ctx context.Context) error {
 	if !s.asked("auth") {
 		return nil
@@ -251,7 +254,7 @@ func (s *authSuite) otherBudgets(ctx context.Context) error {
 	var took, idle []float64
 	for range 2*s.rounds + 1 {
 		began := time.Now()
-		// As for ratelimit, until the first answer after which everything that a request needs has been done.
+		// As for ratelimit, the start ends with an answer that needs everything that requests need.
 		t, err := s.testbed.auth(ctx, s.testbed.authDaemon, authDaemon{"start", s.db.server.PostgresURL("ES256"),
 			cheapHash("ES256"), s.crowd["ES256"][0].access})
 		if err != nil {
@@ -259,7 +262,7 @@ func (s *authSuite) otherBudgets(ctx context.Context) error {
 		}
 		took = append(took, float64(time.Since(began).Microseconds())/1000)
 		if len(idle) < s.rounds {
-			time.Sleep(500 * time.Millisecond) // until the garbage of the start is collected
+			time.Sleep(500 * time.Millisecond) // until the garbage of the start has been collected
 			u, err := readUsage(t.process.PID())
 			if err != nil {
 				return err

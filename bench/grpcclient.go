@@ -14,12 +14,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// clientTraffic is calls as a Go program makes them, by grpc-go's client and the generated types. The client costs more
-// than the server: the measurement shows how the server performs with calls from such a client.
+// clientTraffic makes calls as a Go program does, with grpc-go's client and the generated types. The client needs more
+// CPU time than the server, so the measurement shows how the server serves such a client, not how fast it could be.
 type clientTraffic struct{ calls grpcTraffic }
 
-// drive runs a load on goroutines, one for each call in flight. In an open loop each goroutine makes its share of the
-// calls at Poisson distributed times; together these are Poisson distributed, too.
+// drive runs a load with a goroutine for each call in flight. In an open loop each goroutine makes its share of the
+// calls at Poisson-distributed times, which makes the times of all calls together Poisson-distributed, too.
 func (t clientTraffic) drive(l load) (*result, error) {
 	c := &clientLoad{runner: newRunner(l, 0), requests: clientRequests(t.calls.scenario), workers: l.conns * t.calls.streams}
 	c.began = time.Now()
@@ -46,7 +46,8 @@ func (t clientTraffic) drive(l load) (*result, error) {
 	return &c.result, err
 }
 
-// clientLoad is a running load of clientTraffic. Its runner counts the answers, under mu, and has no connections.
+// clientLoad is a running load of clientTraffic. It uses its runner, which has no connections here, to count the
+// answers; a mutex guards the counting.
 type clientLoad struct {
 	*runner
 	requests []*ratelimitv3.RateLimitRequest
@@ -54,19 +55,19 @@ type clientLoad struct {
 	mu       sync.Mutex
 }
 
-// clientRequests returns requests of a scenario, made in advance.
+// clientRequests returns the requests of a scenario, so that they need not be made during the load.
 func clientRequests(s scenario) []*ratelimitv3.RateLimitRequest {
 	e, all := newEncoder(s), make([]*ratelimitv3.RateLimitRequest, 10_000)
 	for i := range all {
 		all[i] = new(ratelimitv3.RateLimitRequest)
 		if err := proto.Unmarshal(e.next()[5:], all[i]); err != nil {
-			panic(err) // a constant of this program
+			panic(err) // cannot fail: the message is a constant of this program
 		}
 	}
 	return all
 }
 
-// measure begins and ends the measured time.
+// measure waits for the end of the warm-up, and then for the end of the measured time.
 func (c *clientLoad) measure() error {
 	time.Sleep(c.warm)
 	if err := c.mark(); err != nil {
@@ -82,7 +83,7 @@ func (c *clientLoad) measure() error {
 	return c.mark()
 }
 
-// work makes calls one after the other until ctx ends.
+// work makes one call after the other until ctx ends.
 func (c *clientLoad) work(ctx context.Context, stub ratelimitv3.RateLimitServiceClient, seed uint64) {
 	random, due := rand.New(rand.NewPCG(seed, 1)), time.Now()
 	for ctx.Err() == nil {

@@ -2,17 +2,17 @@
 
 package main
 
-// grpcTraffic is calls of one scenario over HTTP/2.
+// grpcTraffic makes the gRPC calls of one scenario, with this program's own HTTP/2 client.
 type grpcTraffic struct {
 	scenario scenario
-	// streams is how many calls each connection keeps in flight (closed loop).
+	// streams is the number of calls that each connection has in flight in a closed loop.
 	streams int
-	timeout string // grpc-timeout of the calls, "" for none
-	// largeEvery, when not 0, makes each call with a multiple of that number a call of the scenario large. Large calls
-	// are made and must be answered OK; latency and count are those of the other calls.
+	timeout string // header grpc-timeout of the calls; "" means none
+	// If largeEvery is not 0, each call whose number is a multiple of it is a call of the scenario large. Such calls
+	// must be answered with OK, but are not part of the measured latency and count.
 	large      scenario
 	largeEvery int
-	// literalPath writes :path in full in each header block, as Envoy does, and not as an index.
+	// literalPath makes each call have :path in full, as Envoy sends it, instead of as an index into the header table.
 	literalPath bool
 }
 
@@ -27,7 +27,7 @@ func (t grpcTraffic) drive(l load) (*result, error) {
 	return r.drive()
 }
 
-// grpcExchange is a running load of calls.
+// grpcExchange implements exchange for a running load of gRPC calls.
 type grpcExchange struct {
 	runner *runner
 	grpcTraffic
@@ -35,7 +35,7 @@ type grpcExchange struct {
 	encoder *encoder
 
 	largeEncoder *encoder
-	turn         int // open loop: the connection that the next call begins on
+	turn         int // open loop: the connection on which the next call begins
 	begun        int
 }
 
@@ -48,14 +48,14 @@ func (e *grpcExchange) dial(conn int) (*socket, error) {
 	return &c.socket, nil
 }
 
-// begin starts a call. In a closed loop calls may run out.
+// begin begins a call. In a closed loop it does nothing if the load has begun all its calls.
 func (e *grpcExchange) begin(conn int, due int64) error {
 	if e.runner.calls > 0 && e.runner.rate == 0 && e.begun >= e.runner.calls {
 		return nil
 	}
 	e.begun++
 	c := e.clients[conn]
-	if c.full() { // a server that has hung for so long answers no call in time
+	if c.full() { // the server has hung for so long that no call is answered in time
 		e.runner.result.failed++
 		e.runner.result.refusal = "too many calls in flight"
 		return nil
@@ -72,7 +72,7 @@ func (e *grpcExchange) send(c *client, due int64, large bool) {
 	c.begin(encoder.next(), due, large)
 }
 
-// beginDue uses the connections in turn.
+// beginDue begins a call on the next connection: it takes connections in turn.
 func (e *grpcExchange) beginDue(due int64) error {
 	conn := e.turn
 	e.turn = (e.turn + 1) % len(e.clients)
@@ -88,7 +88,7 @@ func (e *grpcExchange) serve(conn int) error {
 	return nil
 }
 
-// ended reports an answer and, in a closed loop, begins the next call.
+// ended reports the answer to a call to the runner. In a closed loop it begins the next call.
 func (e *grpcExchange) ended(conn int, done *call, now int64) {
 	o, refusal := outcomeOK, ""
 	switch {
@@ -105,7 +105,7 @@ func (e *grpcExchange) ended(conn int, done *call, now int64) {
 	}
 }
 
-// retry begins the calls for which the server had no window.
+// retry begins the calls that waited because the server's flow-control window was full.
 func (e *grpcExchange) retry(c *client) {
 	waiting := c.waiting
 	c.waiting = nil

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"gatehouse/shared/must"
 )
 
 // TestClientLoop has grpc-go's client make the calls, in both loops.
@@ -27,9 +29,7 @@ func TestClientLoop(t *testing.T) {
 			rate: rate,
 			warm: 50 * time.Millisecond, run: 300 * time.Millisecond, mark: func() error { marks++; return nil },
 		}.drive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if r.ok == 0 || r.over != 0 || r.failed != 0 || marks != 2 || r.elapsed < 300*time.Millisecond {
 			t.Errorf("%d OK, %d over, %d failed (%s), %d marks in %v", r.ok, r.over, r.failed, r.refusal, marks,
 				r.elapsed)
@@ -67,9 +67,7 @@ func TestLargeCalls(t *testing.T) {
 	f := func(refuse bool) {
 		t.Helper()
 		listener, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		served, server := &sizes{refuse: refuse}, grpc.NewServer()
 		ratelimitv3.RegisterRateLimitServiceServer(server, served)
 		go server.Serve(listener)
@@ -77,9 +75,7 @@ func TestLargeCalls(t *testing.T) {
 		r, err := load{addr: listener.Addr().String(), conns: 1, run: 200 * time.Millisecond, traffic: grpcTraffic{
 			scenario: scenarios["single"], streams: 8, large: scenarios["patterns"], largeEvery: 4, literalPath: true,
 		}}.drive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		small, large := served.small.Load(), served.large.Load()
 		// Eight are in flight when it ends.
 		if large == 0 || small < 3*large-32 || small > 3*large+32 || int64(r.ok) > small || int64(r.ok) < small-8 {

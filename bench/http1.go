@@ -14,23 +14,23 @@ import (
 )
 
 // httpClient is one HTTP/1.1 connection with at most one request in flight. Like client, its counterpart for gRPC, it
-// does little and costs little: net/http's client would take as much CPU time as the daemon, on the same cores.
+// does little, to use little CPU time: net/http's client would use as much as the daemon, on the same cores.
 //
-// It is not a general client: it understands only Content-Length and whole chunked answers, and it gives up where
-// another client would reconnect. One goroutine owns it.
+// It is not a general client: it understands only answers with a Content-Length, and chunked answers that arrive as a
+// whole, and it gives up where another client would reconnect. Only one goroutine may use it.
 type httpClient struct {
 	socket
-	in     []byte // of the answer, which is not complete
+	in     []byte // the part of an answer that has arrived
 	reader *bufio.Reader
 	busy   bool
-	begun  int64 // when the request in flight was due, ns on the load's clock
+	begun  int64 // when the request in flight was due, in ns on the load's clock
 }
 
-// receive reads the bytes that have arrived. done reports that the answer is complete; body is valid until the next
-// call.
+// receive reads the bytes that have arrived. done is set if the answer is complete; body is then valid until the next
+// call of receive.
 func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 	for {
-		c.in = append(c.in, make([]byte, 4096)...) // no allocation once the buffer has grown
+		c.in = append(c.in, make([]byte, 4096)...) // does not allocate once the buffer has grown
 		at := len(c.in) - 4096
 		n, err := c.read(c.in[at:])
 		c.in = c.in[:at+n]
@@ -56,7 +56,8 @@ func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 	}
 }
 
-// parse parses one answer with the help of a reader. size is its length, 0 while it is not complete.
+// parse parses the answer at the beginning of in. It uses reader, to save an allocation. size is the answer's length; 0
+// if the answer is not complete.
 func parse(in []byte, reader *bufio.Reader) (status int, body []byte, size int, err error) {
 	if !bytes.Contains(in, []byte("\r\n\r\n")) {
 		return 0, nil, 0, nil
@@ -68,18 +69,19 @@ func parse(in []byte, reader *bufio.Reader) (status int, body []byte, size int, 
 		return 0, nil, 0, fmt.Errorf("an answer without end: %q (%v)", in, err)
 	}
 	body, err = io.ReadAll(answer.Body)
-	if err != nil && strings.Contains(err.Error(), "EOF") { // the rest has not arrived
+	if err != nil && strings.Contains(err.Error(), "EOF") { // the rest has not arrived yet
 		return 0, nil, 0, nil
 	}
 	return answer.StatusCode, body, len(in) - from.Len() - reader.Buffered(), err
 }
 
-// httpTraffic makes HTTP/1.1 requests and judges the answers, both on the load's own thread. A connection has one
+// httpTraffic makes HTTP/1.1 requests and judges their answers. The load's thread does both. A connection has one
 // request in flight.
 type httpTraffic struct {
-	// next appends a connection's next request to b. It returns false when the connection has no further request.
+	// next appends the next request of a connection to b. It returns false if the connection has no further requests.
 	next func(b []byte, conn int) ([]byte, bool)
-	// judge reports whether an answer is the one that the scenario expects. The next answer overwrites body.
+	// judge reports whether an answer is as the scenario expects. It must not keep body, which the next answer
+	// overwrites.
 	judge func(conn, status int, body []byte) bool
 }
 
@@ -90,14 +92,14 @@ func (t httpTraffic) drive(l load) (*result, error) {
 	return r.drive()
 }
 
-// httpExchange is a running load of requests.
+// httpExchange implements exchange for a running load of HTTP/1.1 requests.
 type httpExchange struct {
 	runner *runner
 	httpTraffic
 	clients []*httpClient
 
-	finished int     // connections without a next request
-	waiting  []int64 // open loop: requests that were due while no connection was free
+	finished int     // number of connections that have no next request
+	waiting  []int64 // open loop: when the requests were due that wait for a free connection
 }
 
 func (e *httpExchange) dial(conn int) (*socket, error) {
@@ -106,7 +108,7 @@ func (e *httpExchange) dial(conn int) (*socket, error) {
 	return &e.clients[conn].socket, err
 }
 
-// begin sends a connection's next request.
+// begin sends the next request of a connection.
 func (e *httpExchange) begin(conn int, due int64) error {
 	c := e.clients[conn]
 	request, ok := e.next(c.out[:0], conn)
@@ -115,13 +117,15 @@ func (e *httpExchange) begin(conn int, due int64) error {
 		e.runner.exhausted = e.finished == len(e.clients)
 		return nil
 	}
-	// The answer may contain the token that the next request needs.
+	// Wait for the answer even at the end of the load, since it may have the token that the account's next request
+	// needs.
 	e.runner.pending++
 	c.out, c.busy, c.begun = request, true, due
 	return c.flush()
 }
 
-// beginDue uses the first connection that is free. Without one the request waits, with the clock running.
+// beginDue sends a request on the first free connection. If no connection is free, the request waits, and the time that
+// it waits is part of its latency.
 func (e *httpExchange) beginDue(due int64) error {
 	free := slices.IndexFunc(e.clients, func(c *httpClient) bool { return !c.busy })
 	if free < 0 {
@@ -131,8 +135,8 @@ func (e *httpExchange) beginDue(due int64) error {
 	return e.begin(free, due)
 }
 
-// serve writes and reads as far as a connection is ready. A connection that breaks is a failed request, and another
-// connection replaces it.
+// serve writes and reads on a connection as much as is possible without waiting. If the connection breaks, the request
+// counts as failed and a new connection replaces the broken one.
 func (e *httpExchange) serve(conn int) error {
 	c := e.clients[conn]
 	err := c.flush()
@@ -154,8 +158,8 @@ func (e *httpExchange) serve(conn int) error {
 	return nil
 }
 
-// ended reports an answer and begins the connection's next request: in a closed loop at once, in an open loop if one is
-// due.
+// ended reports an answer to the runner and begins the connection's next request: in a closed loop at once, in an open
+// loop if a request is waiting.
 func (e *httpExchange) ended(conn int, begun int64, status int, body []byte) error {
 	now := e.runner.now()
 	o, refusal := outcomeOK, ""

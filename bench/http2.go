@@ -13,28 +13,28 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// client is one HTTP/2 connection that makes one kind of gRPC call. It does what Envoy's side of the protocol does and
-// no more, because it shares the machine with the server it measures: prepared header blocks, no goroutines, no locks,
-// one write for all calls begun since the last.
+// client is one HTTP/2 connection that makes one kind of gRPC call. It does what Envoy does as a client and no more,
+// because it uses the same cores as the server that it measures: it has prepared header blocks, no goroutines and no
+// locks, and sends all calls that have begun since the last write in one write.
 //
-// It is not a general client: responses must come in single, unpadded frames, and it gives up where another client
-// would reconnect. One goroutine owns it.
+// It is not a general client: responses must have unpadded frames and header blocks of a single frame, and it gives up
+// where another client would reconnect. Only one goroutine may use it.
 type client struct {
 	socket
-	in  []byte // bytes not yet parsed
+	in  []byte // bytes that have arrived but are not parsed yet
 	buf []byte
 
 	nextID     uint32
 	headers    []byte     // header block of the next call
 	laterBlock []byte     // header block of all calls after the first
-	window     int64      // bytes that the server lets the client send
-	waiting    []call     // calls that wait for window
-	unreported int64      // response bytes for which the server has got no window back
-	calls      [4096]call // by stream id; far more than are ever in flight
+	window     int64      // bytes that the server's flow-control window lets the client send
+	waiting    []call     // calls that wait until window is large enough
+	unreported int64      // bytes of responses that the client has not yet reported to the server in a WINDOW_UPDATE
+	calls      [4096]call // indexed by stream id; far more than are ever in flight
 
 	decoder     *hpack.Decoder
 	status      string
-	okHead      []byte // blocks that were decoded before and are still valid
+	okHead      []byte // header blocks that have been decoded and whose meaning has not changed
 	okTrailer   []byte
 	inFlight    int
 	lastRefused string
@@ -42,20 +42,20 @@ type client struct {
 
 // call is one call in flight.
 type call struct {
-	id      uint32 // 0: free
-	begun   int64  // ns on the load's clock
+	id      uint32 // stream id; 0 if the place is free
+	begun   int64  // when the call began, in ns on the load's clock
 	overall byte   // RateLimitResponse.overall_code
 	bad     bool
 	large   bool // a call of the scenario large
 }
 
 const (
-	ourWindow = 1 << 30 // all responses fit
+	ourWindow = 1 << 30 // all responses fit into it
 	fullPath  = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 )
 
-// dial connects to an IPv4 address on this machine. timeout becomes the calls' grpc-timeout; "" is none. literalPath
-// writes :path in full in each call, as Envoy does.
+// dial connects to an IPv4 address on this machine. timeout is the header grpc-timeout of the calls; "" means none.
+// literalPath makes each call have :path in full, as Envoy sends it.
 func dial(addr, timeout string, literalPath bool) (*client, error) {
 	s, err := connect(addr)
 	if err != nil {
@@ -77,8 +77,8 @@ func dial(addr, timeout string, literalPath bool) (*client, error) {
 	return c, nil
 }
 
-// headerBlocks returns the request headers: a first block, which fills the server's table, and a block of indexes for
-// later calls.
+// headerBlocks returns two blocks with the headers of a call: a first block, which adds the headers to the server's
+// header table, and a block for later calls, which refers to the table.
 func headerBlocks(authority, timeout string, literalPath bool) (first, later []byte) {
 	fields := []hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
@@ -94,7 +94,7 @@ func headerBlocks(authority, timeout string, literalPath bool) (first, later []b
 	for _, block := range []*[]byte{&first, &later} {
 		b.Reset()
 		for _, f := range fields {
-			encoder.WriteField(f) // a bytes.Buffer never fails
+			encoder.WriteField(f) // writing to a bytes.Buffer cannot fail
 		}
 		*block = bytes.Clone(b.Bytes())
 	}
@@ -108,7 +108,8 @@ func appendFrame(to []byte, kind http2.FrameType, flags http2.Flags, stream uint
 	return append(to, payload...)
 }
 
-// begin adds a call to the bytes that flush writes, or to c.waiting when the server's window is too small for it.
+// begin appends a call to the bytes that flush writes. If the server's flow-control window is too small, it appends the
+// call to c.waiting instead.
 func (c *client) begin(message []byte, now int64, large bool) {
 	size := int64(len(message))
 	if c.window < size {
@@ -117,7 +118,7 @@ func (c *client) begin(message []byte, now int64, large bool) {
 	}
 	c.window -= size
 	slot := c.slot(c.nextID)
-	for slot.id != 0 { // an older call still has this place: skip its number
+	for slot.id != 0 { // an older call is still using this place: skip the stream id
 		c.nextID += 2
 		slot = c.slot(c.nextID)
 	}
@@ -131,10 +132,10 @@ func (c *client) begin(message []byte, now int64, large bool) {
 
 func (c *client) slot(id uint32) *call { return &c.calls[id>>1%uint32(len(c.calls))] }
 
-// full reports that begin might find no free number.
+// full reports whether so many calls are in flight that begin might find no free place.
 func (c *client) full() bool { return c.inFlight+len(c.waiting) >= len(c.calls)/2 }
 
-// receive reads the bytes that have arrived and passes each finished call to done, which may begin others.
+// receive reads the bytes that have arrived. It passes each call that has ended to done, which may begin other calls.
 func (c *client) receive(done func(*call)) error {
 	for {
 		n, err := c.read(c.buf)
@@ -157,7 +158,7 @@ func (c *client) receive(done func(*call)) error {
 	}
 }
 
-// frames handles all whole frames and returns the bytes of the last, incomplete one.
+// frames handles all complete frames in data and returns the bytes of the incomplete frame at the end.
 func (c *client) frames(data []byte, done func(*call)) ([]byte, error) {
 	for len(data) >= 9 {
 		size := int(data[0])<<16 | int(data[1])<<8 | int(data[2])
@@ -201,7 +202,7 @@ func (c *client) frame(kind http2.FrameType, flags http2.Flags, id uint32, paylo
 			c.out = appendFrame(c.out, http2.FramePing, http2.FlagSettingsAck, 0, payload)
 		}
 	case http2.FrameWindowUpdate:
-		if id == 0 { // a request is far smaller than its stream's own window
+		if id == 0 { // only the connection's window matters: a request is far smaller than its stream's
 			c.window += int64(binary.BigEndian.Uint32(payload) & (1<<31 - 1))
 		}
 	case http2.FrameGoAway:
@@ -212,7 +213,7 @@ func (c *client) frame(kind http2.FrameType, flags http2.Flags, id uint32, paylo
 	return nil
 }
 
-// streamFrame adds a part of a response to its call.
+// streamFrame handles a frame that is part of the response to a call.
 func (c *client) streamFrame(to *call, kind http2.FrameType, flags http2.Flags, payload []byte) error {
 	switch kind {
 	case http2.FrameRSTStream:
@@ -224,7 +225,8 @@ func (c *client) streamFrame(to *call, kind http2.FrameType, flags http2.Flags, 
 			c.out = appendFrame(c.out, http2.FrameWindowUpdate, 0, 0, binary.BigEndian.AppendUint32(nil, uint32(c.unreported)))
 			c.unreported = 0
 		}
-		// Five bytes of gRPC, then overall_code, field 1, which all known encoders write first.
+		// The message begins with gRPC's five bytes, followed by field 1, overall_code, which all known encoders write
+		// first.
 		if to.overall == 0 && len(payload) >= 7 && payload[5] == 8 {
 			to.overall = payload[6]
 		}
@@ -238,8 +240,9 @@ func (c *client) streamFrame(to *call, kind http2.FrameType, flags http2.Flags, 
 	return nil
 }
 
-// headersOK interprets a header block. The same block has the same meaning as long as no block has changed the table
-// meanwhile, and a server without failures sends the same two blocks for ever.
+// headersOK decodes a header block, and reports whether it says that the call is going well. A block that is equal to
+// an earlier one has the same meaning as long as no block has changed the header table since, and a server without
+// failures always sends the same two blocks, so most blocks are not decoded.
 func (c *client) headersOK(block []byte, trailer bool) (bool, error) {
 	known := &c.okHead
 	if trailer {

@@ -13,15 +13,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 func TestParseAnswer(t *testing.T) {
 	f := func(in string, status int, body string, size int) {
 		t.Helper()
 		gotStatus, gotBody, gotSize, err := parse([]byte(in), bufio.NewReader(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if size > 0 && (gotStatus != status || string(gotBody) != body) || gotSize != size {
 			t.Errorf("%q is %d %q of %d bytes, want %d %q of %d", in, gotStatus, gotBody, gotSize, status, body, size)
 		}
@@ -81,9 +81,7 @@ func TestHTTPLoop(t *testing.T) {
 		marks := 0
 		l.mark = func() error { marks++; return nil }
 		r, err := l.drive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if r.ok == 0 || len(r.latency) < answers || r.failed == 0 || marks != 2 || r.elapsed <= 0 {
 			t.Errorf("%d as wanted, %d not, %d measured, %d marks in %v; want some of both, at least %d, 2", r.ok,
 				r.failed, len(r.latency), marks, r.elapsed, answers)

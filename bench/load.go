@@ -15,60 +15,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// load is one measurement: what to send where, how, and for how long.
+// load describes one measurement: what is sent, where to and how, and for how long.
 type load struct {
 	addr    string
 	traffic traffic
 	conns   int
-	// rate, when not 0, makes it an open loop: requests begin at Poisson distributed times whether or not others have
-	// ended, rate a second over all connections. Latency counts from the time at which a request was due, so that a
-	// stall shows in all requests that it delayed. Without a rate the loop is closed: each answer is followed by the
-	// next request, and a slow server gets fewer requests.
+	// If rate is not 0, the loop is open: requests begin at Poisson-distributed times, whether or not earlier ones have
+	// ended, rate per second over all connections. The latency of a request counts from when it was due, so that a
+	// stall of the server shows in all requests that it delays. If rate is 0, the loop is closed: each answer is
+	// followed by the next request, so that a slow server gets fewer requests.
 	rate float64
-	// The warm-up, which is not measured, ends after warm and after warmCalls answers.
+	// The warm-up is not measured. It ends when it has lasted for warm and warmCalls requests have been answered.
 	warm      time.Duration
 	warmCalls int
 	run       time.Duration
-	calls     int             // ends the run after so many answers, good or bad, if not 0
-	stop      <-chan struct{} // ends the run when closed
+	calls     int             // if not 0, the run ends after so many answers, good or bad
+	stop      <-chan struct{} // the run ends when it is closed
 	mark      func() error    // called at the beginning and at the end of the measured time
-	over      bool            // measure expects OVER_LIMIT in all but the first few answers
-	// each, when set, is called with every measured answer.
+	over      bool            // measure expects all answers to be OVER_LIMIT, except for a few at the beginning
+	// each, if not nil, is called with every measured answer.
 	each func(answer)
-	// hold, when set, gets the connections when the load has ended; otherwise they are closed.
+	// hold, if not nil, is called with each connection when the load has ended. If it is nil, the connections are
+	// closed.
 	hold func(fd int)
 }
 
-// traffic is what a load sends: gRPC calls or HTTP/1.1 requests.
+// traffic makes the requests that a load sends: gRPC calls or HTTP/1.1 requests.
 type traffic interface {
 	drive(load) (*result, error)
 }
 
-// answer is the connection and time of an answer, and how long it took.
+// answer is an answer in a load: on which connection and when it arrived, and how long it took.
 type answer struct {
 	conn    int
 	at      time.Time
 	latency time.Duration
 }
 
-// outcome is the kind of an answer.
+// outcome says what kind of answer a request got.
 type outcome int
 
 const (
 	outcomeOK     outcome = iota
-	outcomeOver           // OVER_LIMIT
-	outcomeFailed         // refused, reset, or not the answer that the load expects
+	outcomeOver           // the code OVER_LIMIT
+	outcomeFailed         // an error, a reset, or an answer other than the load expects
 )
 
-// latencies are the times of calls.
+// latencies has the time that each request took.
 type latencies []time.Duration
 
-// quantile returns the time that the share q of the calls did not exceed, 0 without calls.
+// quantile returns the time that a share q of the requests did not exceed; 0 if there are none.
 func (l latencies) quantile(q float64) time.Duration {
 	if len(l) == 0 {
 		return 0
 	}
-	slices.Sort(l) // costs next to nothing the second time
+	slices.Sort(l) // sorting again costs next to nothing
 	return l[min(int(q*float64(len(l))), len(l)-1)]
 }
 
@@ -77,7 +78,7 @@ type result struct {
 	latency  latencies
 	elapsed  time.Duration
 	ok, over int
-	failed   int // including those of the warm-up
+	failed   int // includes failures in the warm-up
 	refusal  string
 }
 
@@ -85,7 +86,7 @@ func (r *result) answered() int { return r.ok + r.over }
 
 func (r *result) perSecond() float64 { return float64(r.answered()) / r.elapsed.Seconds() }
 
-// check refuses a run that measured something else than intended.
+// check returns an error if the run has measured something other than intended.
 func (r *result) check() error {
 	if r.answered() == 0 {
 		return fmt.Errorf("no request was answered as it should be (%d failed, %q)", r.failed, r.refusal)
@@ -95,7 +96,7 @@ func (r *result) check() error {
 
 func (l load) drive() (*result, error) { return l.traffic.drive(l) }
 
-// driveClean is drive for a load in which no request may fail.
+// driveClean runs a load in which no request may fail.
 func (l load) driveClean() (*result, error) {
 	r, err := l.drive()
 	if err == nil && r.failed > 0 {
@@ -104,7 +105,7 @@ func (l load) driveClean() (*result, error) {
 	return r, err
 }
 
-// background begins a load that goes on until end is called.
+// background starts a load that runs until end is called.
 func (l load) background() (end func() (*result, error)) {
 	stop := make(chan struct{})
 	l.run, l.stop = time.Hour, stop
@@ -119,21 +120,22 @@ func (l load) background() (end func() (*result, error)) {
 	}
 }
 
-// exchange is a protocol's part of a running load. The runner calls it on the load's thread.
+// exchange is the part of a running load that depends on the protocol. The runner calls it on the load's thread.
 type exchange interface {
-	// dial makes connection number conn.
+	// dial opens the connection with number conn.
 	dial(conn int) (*socket, error)
-	// begin sends a connection's next request, which was due at the given time.
+	// begin sends the next request of a connection. due is when the request was due.
 	begin(conn int, due int64) error
-	// beginDue sends a request of an open loop over a connection of its choice, or notes that it is due.
+	// beginDue sends a request of an open loop over a connection that it chooses, or remembers that the request is due.
 	beginDue(due int64) error
-	// serve writes and reads as far as a connection is ready, and reports each answer by runner.ended.
+	// serve writes and reads on a connection as much as is possible without waiting, and reports each answer to
+	// runner.ended.
 	serve(conn int) error
 }
 
-// runner is a running load. One OS thread does everything: it waits on all connections at once and wakes when a request
-// is due, within some ten microseconds (the Go runtime's timers are up to a millisecond late on an idle machine, which
-// would be most of the measured latency).
+// runner is a running load. One OS thread does everything. It waits for all connections at once, and wakes within some
+// ten microseconds when a request is due. Timers of the Go runtime are up to a millisecond late on an idle machine,
+// which would be most of the measured latency.
 type runner struct {
 	load
 	exchange exchange
@@ -142,12 +144,12 @@ type runner struct {
 	polled   []unix.PollFd
 	random   *rand.Rand
 
-	inFlight  int  // requests that each connection has at once in a closed loop
-	exhausted bool // no request is left for any connection
-	pending   int  // requests whose answers must be read before the load ends
+	inFlight  int  // number of requests that each connection has in flight in a closed loop
+	exhausted bool // set when no connection has a further request
+	pending   int  // number of requests whose answers must be read before the load ends
 
-	due       float64 // open loop: when the next request is due, ns since began
-	warmed    int     // answers before the measured time
+	due       float64 // open loop: when the next request is due, in ns since began
+	warmed    int     // number of answers before the measured time
 	measuring bool
 	draining  bool
 	from      int64
@@ -164,11 +166,12 @@ func newRunner(l load, inFlight int) *runner {
 	return &runner{
 		load: l, inFlight: inFlight, random: rand.New(rand.NewPCG(2, 3)),
 		sockets: make([]*socket, l.conns), polled: make([]unix.PollFd, l.conns),
-		result: result{latency: make(latencies, 0, cmp.Or(l.calls, 1<<22))}, // seldom grows while calls are measured
+		// So large that the list seldom grows while requests are measured.
+		result: result{latency: make(latencies, 0, cmp.Or(l.calls, 1<<22))},
 	}
 }
 
-// drive connects and runs the load. It ends early when the exchange is exhausted.
+// drive opens the connections and runs the load. It ends early if the exchange has no further requests.
 func (r *runner) drive() (*result, error) {
 	defer r.close()
 	for i := range r.sockets {
@@ -183,7 +186,7 @@ func (r *runner) drive() (*result, error) {
 	return &r.result, nil
 }
 
-// connect makes connection number i; if there was one, it replaces the broken connection.
+// connect opens the connection with number i. If there is one, it is broken, and the new connection replaces it.
 func (r *runner) connect(i int) error {
 	s, err := r.exchange.dial(i)
 	if err != nil {
@@ -204,7 +207,7 @@ func (r *runner) close() {
 	}
 }
 
-// now returns the time of the load's clock.
+// now returns the time on the load's clock, in ns.
 func (r *runner) now() int64 { return int64(time.Since(r.began)) }
 
 func (r *runner) loop() error {
@@ -240,7 +243,7 @@ func (r *runner) loop() error {
 // over reports whether the measured time has ended.
 func (r *runner) over(now int64) bool {
 	select {
-	case <-r.stop: // never for nil
+	case <-r.stop: // never ready if r.stop is nil
 		return true
 	default:
 	}
@@ -262,7 +265,7 @@ func (r *runner) end(now int64) error {
 	return r.drain()
 }
 
-// drain waits for pending answers without counting them.
+// drain waits for the answers to pending requests, without counting them.
 func (r *runner) drain() error {
 	r.draining = true
 	for deadline := time.Now().Add(10 * time.Second); r.pending > 0; {
@@ -276,7 +279,7 @@ func (r *runner) drain() error {
 	return nil
 }
 
-// beginDue begins the requests of an open loop whose time has come.
+// beginDue begins the requests of an open loop that are due.
 func (r *runner) beginDue(now int64) error {
 	if r.rate == 0 {
 		return nil
@@ -290,7 +293,7 @@ func (r *runner) beginDue(now int64) error {
 	return nil
 }
 
-// poll writes pending requests, waits until a connection is ready, and serves it.
+// poll writes requests that have not been written yet, waits until a connection is ready, and serves it.
 func (r *runner) poll() error {
 	for i, s := range r.sockets {
 		if err := s.flush(); err != nil {
@@ -315,8 +318,8 @@ func (r *runner) poll() error {
 	return nil
 }
 
-// pollTimeout returns how long the loop may sleep, in ns. A millisecond bounds how late the end of the warm-up, the end
-// of the run and a stop from outside are noticed.
+// pollTimeout returns how long the loop may sleep, in ns. It is at most a millisecond, because the ends of the warm-up
+// and of the run, and r.stop, are only noticed between two sleeps.
 func (r *runner) pollTimeout() int64 {
 	now := r.now()
 	next := float64(now + int64(time.Millisecond))
@@ -326,14 +329,14 @@ func (r *runner) pollTimeout() int64 {
 	return max(0, int64(math.Ceil(next))-now)
 }
 
-// ended counts an answer that came at now to a request that was due at begun.
+// ended counts an answer. The request was due at begun, and the answer has arrived at now.
 func (r *runner) ended(conn int, begun, now int64, o outcome, refusal string) {
 	if r.draining {
 		return
 	}
 	switch {
 	case o == outcomeFailed:
-		r.result.failed++ // in the warm-up too: failures are no better there
+		r.result.failed++ // counted in the warm-up too, since failures are never expected
 		r.result.refusal = refusal
 	case !r.measuring:
 	case o == outcomeOver:

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
+
+	"gatehouse/shared/must"
 )
 
 // startYardstick runs one and returns its address.
@@ -34,9 +36,7 @@ func startYardstick(t *testing.T, kind string) string {
 		}
 	})
 	line, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return strings.TrimSpace(line)
 }
 
@@ -45,15 +45,11 @@ func TestYardsticks(t *testing.T) {
 		t.Helper()
 		connection, err := grpc.NewClient(startYardstick(t, kind+" "+answer),
 			grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer connection.Close()
 		got, err := ratelimitv3.NewRateLimitServiceClient(connection).ShouldRateLimit(t.Context(),
 			&ratelimitv3.RateLimitRequest{Domain: "d"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if diff := cmp.Diff(answers[answer], got, protocmp.Transform()); diff != "" {
 			t.Errorf("%s yardstick, %s: (-want +got)\n%s", kind, answer, diff)
 		}
@@ -97,9 +93,7 @@ func TestClosedLoop(t *testing.T) {
 		marks := 0
 		l.mark = func() error { marks++; return nil }
 		r, err := l.drive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if r.ok != l.calls || r.over+r.failed != 0 || len(r.latency) != l.calls || marks != 2 {
 			t.Errorf("%d OK, %d over, %d failed (%s), %d latencies, %d marks; want %d OK and 2 marks",
 				r.ok, r.over, r.failed, r.refusal, len(r.latency), marks, l.calls)
@@ -119,9 +113,7 @@ func TestOpenLoop(t *testing.T) {
 	l := shortLoad(startYardstick(t, "tuned single"))
 	l.rate, l.calls, l.run = 2_000, 0, 500*time.Millisecond
 	r, err := l.drive()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	// A Poisson count of 1,000 lies within 4 standard deviations, 126, practically always. Answers still pending at the
 	// end on a slow machine are missing, hence only the upper bound is strict.
 	if r.ok == 0 || r.ok > 1_130 || r.failed != 0 {
@@ -148,9 +140,7 @@ func (m flaky) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (
 func startFlaky(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	server := grpc.NewServer()
 	m := flaky{turn: make(chan bool, 1)}
 	m.turn <- false
@@ -165,9 +155,7 @@ func TestVerdicts(t *testing.T) {
 	l := shortLoad(startFlaky(t))
 	l.calls, l.rate, l.run = 0, 2_000, 300*time.Millisecond
 	r, err := l.drive()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if r.ok != 0 || r.over == 0 || r.failed == 0 || max(r.over, r.failed)-min(r.over, r.failed) > 16 ||
 		r.refusal != "not today" {
 		t.Errorf("%d OK, %d over, %d failed (%q); want over and failed in turns", r.ok, r.over, r.failed, r.refusal)
@@ -176,9 +164,7 @@ func TestVerdicts(t *testing.T) {
 
 func TestUnreachableServer(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	listener.Close()
 	for _, addr := range []string{listener.Addr().String(), "localhost:1", "[::1]:1"} {
 		if _, err := shortLoad(addr).drive(); err == nil {

@@ -1,12 +1,14 @@
 //go:build linux
 
-// Command bench measures the running daemons from outside, and compares them with their budgets.
+// Command bench measures the running daemons from outside and compares the results with budgets.
 //
-// Its yardsticks are processes of its own program that implement the same protocol and nothing else. Both sides are
-// measured in turns in one run, and the budget is the ratio, since machines are noisy.
+// It compares the daemons with yardsticks. A yardstick is a process of this program that speaks the same protocol as a
+// daemon and does nothing else. Daemon and yardstick are measured in turns in the same run, and most budgets are ratios
+// of the two, because absolute figures vary from run to run.
 //
-// It needs Linux (/proc, ppoll) and measures only on this machine, so the load that it makes uses part of the same
-// cores. CPU per request is the figure to compare; a rate says which side reached its limit first.
+// The command needs Linux (/proc, ppoll). It makes the load on the machine that it measures, and so uses part of the
+// same cores. The figure to compare is the CPU time for each request; a rate only shows which side reached its limit
+// first.
 package main
 
 import (
@@ -35,7 +37,7 @@ func main() {
 	os.Exit(exitStatus(run(ctx, os.Args[1:])))
 }
 
-// exitStatus prints what went wrong and returns the exit status. A request for help is no failure.
+// exitStatus prints an error and returns the exit status. A request for help is not an error.
 func exitStatus(err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -47,7 +49,7 @@ func exitStatus(err error) int {
 //go:embed usage.txt
 var usageFormat string
 
-// printUsage prints what can be measured.
+// printUsage prints the flags, and what can be measured.
 func printUsage(flags *flag.FlagSet) {
 	targets := func(all []group) string {
 		var names []string
@@ -61,7 +63,7 @@ func printUsage(flags *flag.FlagSet) {
 	flags.PrintDefaults()
 }
 
-// list joins names in order, without duplicates.
+// list returns the names sorted, without duplicates, and separated by semicolons.
 func list(names []string) string {
 	return strings.Join(slices.Compact(slices.Sorted(slices.Values(names))), "; ")
 }
@@ -80,8 +82,8 @@ func run(ctx context.Context, args []string) error {
 	return runSuite(ctx, args, os.Stdout)
 }
 
-// runLoad sends one load to a running server and prints the result: gRPC calls or, as http-load, requests to an auth
-// daemon, or to a yardstick, where it signs up the accounts that it needs.
+// runLoad sends one load to a running server and prints the result. The load is gRPC calls or, as the command
+// http-load, requests to an auth daemon, for which it signs up accounts, or to a yardstick.
 func runLoad(args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	l, calls := load{}, grpcTraffic{}
@@ -124,7 +126,7 @@ func runLoad(args []string) error {
 	return l.print(*pid, what)
 }
 
-// authTraffic returns the requests of an auth scenario, for accounts that it signs up.
+// authTraffic returns the requests of an auth scenario, made by accounts that it signs up.
 func authTraffic(scenario, addr string, accounts, conns int) (traffic, error) {
 	var crowd []account
 	var err error
@@ -137,7 +139,8 @@ func authTraffic(scenario, addr string, accounts, conns int) (traffic, error) {
 	return requests(scenario, conns, crowd, prefix, &crowd), nil
 }
 
-// print runs a load and prints the result and, where a process was watched, its CPU time for each call or request.
+// print runs a load and prints the result. If pid is not 0, it also prints the CPU time that this process has used for
+// each call or request.
 func (l load) print(pid int, what string) error {
 	r, used, err := l.measured(func() (reading, error) {
 		u, err := readUsage(pid)
@@ -154,9 +157,9 @@ func (l load) print(pid int, what string) error {
 	return nil
 }
 
-// runWith starts a daemon and its store, runs a command with BASE_URL, ADDR and PID in its environment, and ends both.
-// For auth there is DATABASE_URL too; ratelimit has a file of rules, and there BASE_URL is that of /json and ADDR that
-// of gRPC. The k6 scripts are run this way; a delay shows that they notice it.
+// runWith starts a daemon and its store, runs a command, and stops both. The command gets BASE_URL, ADDR and PID in its
+// environment, and for auth DATABASE_URL, too. For ratelimit, which gets a file of rules, BASE_URL is the address of
+// /json and ADDR that of gRPC. The k6 scripts are run this way; with a delay, they must notice that the daemon is slow.
 func runWith(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	l, rules := &testbed{statsd: []string{"DISABLE_STATS=true"}}, ""
@@ -218,7 +221,7 @@ func (l *testbed) ratelimitOnRedis(ctx context.Context, file string) (*target, e
 	return l.ratelimit(ctx, l.daemon, "", daemon{"ratelimit", rules, []*localserver.Server{redis}, nil})
 }
 
-// run runs a command next to a daemon, to its end.
+// run runs a command to its end, with the address of the target in its environment.
 func (t *target) run(ctx context.Context, command []string, delay time.Duration, env []string) error {
 	addr, err := delayed(ctx, t.addr, delay)
 	if err != nil {

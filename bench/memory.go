@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory measures the daemon's RSS in several situations, each in a process of its own.
+// memory measures the daemon's resident memory (RSS) in several situations, with a new process for each.
 func (s *suite) memory(ctx context.Context) error {
 	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 4 * s.time}
 	fill := scenarios["fill"]
@@ -33,7 +33,7 @@ func (s *suite) memory(ctx context.Context) error {
 		{"1M live keys", 200, rules, keys, []string{"MEMORY_MAX_KEYS=2000000"}},
 	} {
 		if err := s.fresh(ctx, r.name, r.rules, func(t *target, _ time.Duration) error {
-			time.Sleep(500 * time.Millisecond) // until the garbage of the start is collected
+			time.Sleep(500 * time.Millisecond) // until the garbage of the start has been collected
 			if r.load.addr = t.addr; r.load.run > 0 {
 				if _, err := r.load.measure(t.read); err != nil {
 					return err
@@ -47,7 +47,7 @@ func (s *suite) memory(ctx context.Context) error {
 	return nil
 }
 
-// reportRSS compares a target's present memory with a budget.
+// reportRSS compares the present resident memory of a target with a budget.
 func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
 	u, err := readUsage(t.process.PID())
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
 	return nil
 }
 
-// numberAfter finds a number in a page.
+// numberAfter returns the number that follows label in a page.
 func numberAfter(page []byte, label string) (n int64, err error) {
 	_, after, found := bytes.Cut(page, []byte(label))
 	if _, err := fmt.Sscan(string(after), &n); !found || err != nil {
@@ -72,7 +72,8 @@ const (
 	burstBytes      = 64 << 10
 )
 
-// connections measures the daemon's RSS with many open connections, each of which has sent a burst of calls.
+// connections measures the daemon's resident memory with many open connections, each of which has sent a burst of
+// calls.
 func (s *suite) connections(ctx context.Context) error {
 	return s.fresh(ctx, "connections", ruleText(0, 1), func(t *target, _ time.Duration) error {
 		calls, open := 0, []int{}
@@ -90,14 +91,14 @@ func (s *suite) connections(ctx context.Context) error {
 				return fmt.Errorf("connection %d: %w", held+1, err)
 			}
 		}
-		time.Sleep(500 * time.Millisecond) // until the memory of the last bursts is given back
+		time.Sleep(500 * time.Millisecond) // until the memory of the last bursts has been given back
 		return s.reportRSS(t, 160, fmt.Sprintf("RSS, %d connections after a burst of %d KiB each", heldConnections,
 			burstBytes>>10), fmt.Sprintf("; %d calls each", calls))
 	})
 }
 
-// burst sends as many calls at once as fit into burstBytes together with the preface, on one connection. hold gets the
-// connection's descriptor when all calls have been answered OK.
+// burst sends, on one connection and all at once, as many calls as fit into burstBytes together with the HTTP/2
+// preface. It calls hold with the connection's file descriptor when all calls have been answered with OK.
 func burst(addr string, hold func(fd int)) (calls int, err error) {
 	t := grpcTraffic{scenario: scenarios["single"], literalPath: true}
 	first, later := headerBlocks(addr, "", true)
@@ -110,8 +111,8 @@ func burst(addr string, hold func(fd int)) (calls int, err error) {
 	return calls, err
 }
 
-// allocations counts the daemon's heap allocations for each call, with header blocks as Envoy sends them. Background
-// work of the daemon allocates too, so the figure is not always 0.
+// allocations measures how many heap allocations the daemon makes for each call. Calls have header blocks as Envoy
+// sends them. The daemon's work in the background allocates, too, so the figure is not always 0.
 func (s *suite) allocations(ctx context.Context) error {
 	for _, name := range []string{"memory", "redis"} {
 		var counts []float64
@@ -128,7 +129,7 @@ func (s *suite) allocations(ctx context.Context) error {
 }
 
 func allocationsPerCall(ctx context.Context, t *target, run time.Duration) (float64, error) {
-	var page int64 // allocations of reading the count, which the second reading includes
+	var page int64 // allocations caused by reading the count, which the second reading includes
 	read := func() (m reading, err error) {
 		before, err := mallocs(ctx, t.debug)
 		if m.commands = before; err == nil && page == 0 {
@@ -146,7 +147,8 @@ func allocationsPerCall(ctx context.Context, t *target, run time.Duration) (floa
 	return counted.commands, err
 }
 
-// mallocs returns how many objects a daemon has allocated since it started, from its debug listener.
+// mallocs returns the number of objects that a daemon has allocated since it started, which it reads from the daemon's
+// debug port.
 func mallocs(ctx context.Context, debug string) (n int64, err error) {
 	body, err := fetch(ctx, http.DefaultClient, "http://"+debug+"/debug/pprof/heap?debug=1", "")
 	if err != nil {

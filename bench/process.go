@@ -17,16 +17,16 @@ import (
 // usage is what a process has used since it started.
 type usage struct {
 	cpu    time.Duration // user and system time of all its threads
-	rss    int64         // present resident memory, bytes
-	peak   uint64        // the most of it, bytes; not of children
-	reaped time.Duration // CPU time of children that have ended and were waited for
+	rss    int64         // present resident memory, in bytes
+	peak   uint64        // greatest resident memory so far, in bytes; without children
+	reaped time.Duration // CPU time of children that have ended and for which the process has waited
 }
 
-// clockTick is the unit of /proc's times. Linux fixes it at 100 a second for user space.
+// clockTick is the unit of the times in /proc. Linux fixes it at 1/100 s for programs in user space.
 const clockTick = 10 * time.Millisecond
 
-// readUsage reads /proc, and the CPU time in nanoseconds: at 2,000 calls a second a step of 10 ms is the CPU time of a
-// hundred calls. A pid of 0 is no process and has used nothing.
+// readUsage returns what a process has used, from /proc, with the CPU time in nanoseconds: at 2,000 calls a second, the
+// 10 ms steps of /proc are the CPU time of a hundred calls. The pid 0 stands for no process, which has used nothing.
 func readUsage(pid int) (usage, error) {
 	if pid == 0 {
 		return usage{}, nil
@@ -53,10 +53,10 @@ func usageOf(stat procfs.ProcStat) usage {
 	}
 }
 
-// readFamily returns what a process and its children have used, including ended children: PostgreSQL has a process for
-// each connection. Memory that they share counts once for each.
+// readFamily returns what a process and its children have used together, including children that have ended.
+// PostgreSQL, for example, has a process for each connection. Memory that processes share is counted for each of them.
 func readFamily(pid int) (usage, error) {
-	// A child that ends during the reading is in neither sum; then everything is read again.
+	// A child that ends between two readings may be in neither of them; then read everything again.
 	for try := 1; ; try++ {
 		family, err := sumFamily(pid)
 		if err != nil {
@@ -78,7 +78,7 @@ func sumFamily(pid int) (usage, error) {
 	processes, err := procfs.AllProcs()
 	for _, process := range processes {
 		stat, err := process.Stat()
-		if err != nil || stat.PPID != pid { // an error: the process has ended meanwhile
+		if err != nil || stat.PPID != pid { // an error means that the process has ended meanwhile
 			continue
 		}
 		child := usageOf(stat)
@@ -88,12 +88,12 @@ func sumFamily(pid int) (usage, error) {
 	return family, err
 }
 
-// exactCPU returns a process's user and system time as the scheduler counted it, in nanoseconds: steps of 10 ms hide a
-// load that ends after a tenth of a second, or one spread over a dozen processes. It reads the process's own clock, as
-// clock_getcpuclockid(3) names it, which includes ended threads; /proc has only the living ones. It returns rounded
-// where the clock cannot be read.
+// exactCPU returns the user and system time of a process as the scheduler has counted it, in nanoseconds. Steps of 10
+// ms would be too coarse for a load that takes a tenth of a second, and for a load that is spread over a dozen
+// processes. It reads the process's CPU clock, whose number is as in clock_getcpuclockid(3). The clock includes ended
+// threads; the exact times in /proc do not. If the clock cannot be read, exactCPU returns rounded.
 func exactCPU(pid int, rounded time.Duration) time.Duration {
-	const scheduled = 2 // CPUCLOCK_SCHED: all threads' time on a core
+	const scheduled = 2 // CPUCLOCK_SCHED: the time that all threads have run
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &t); err != nil {
 		return rounded
@@ -101,26 +101,27 @@ func exactCPU(pid int, rounded time.Duration) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// controlGroup is a control group of this machine with a memory limit and a CPU quota.
+// controlGroup is a Linux control group with a memory limit and a CPU quota.
 type controlGroup struct {
-	dirs          []string // all folders of the group
-	usage, events string   // files of the memory controller
+	dirs          []string // the group's folders: one, or one for each controller
+	usage, events string   // paths of the memory controller's files
 }
 
-// newControlGroup makes a group below this process's group: version 2, or the memory and cpu controllers of version 1.
-// Only root may.
+// newControlGroup creates a control group, of version 2 if the system has it, otherwise with the memory and cpu
+// controllers of version 1. Only root may do this.
 func newControlGroup(name string, memory int64, cores float64) (*controlGroup, error) {
 	own, err := ownGroups()
 	if err != nil {
 		return nil, err
 	}
-	const period = 100_000 // µs
+	const period = 100_000 // in µs
 	most, quota := fmt.Sprint(memory), fmt.Sprint(int(cores*period))
-	// A group with processes cannot have subgroups with controllers, so one of version 2 is directly below the root.
+	// Version 2: create the group directly below the root, because a group that has processes cannot have subgroups
+	// with controllers.
 	dir := filepath.Join("/sys/fs/cgroup", name)
 	g := &controlGroup{[]string{dir}, dir + "/memory.current", dir + "/memory.events"}
 	limits := [][2]string{
-		{"/sys/fs/cgroup/cgroup.subtree_control", "+memory +cpu"}, // makes the files of the others
+		{"/sys/fs/cgroup/cgroup.subtree_control", "+memory +cpu"}, // creates the files of the other entries
 		{dir + "/memory.max", most}, {dir + "/memory.swap.max", "0"},
 		{dir + "/cpu.max", fmt.Sprintf("%s %d", quota, period)},
 	}
@@ -146,7 +147,7 @@ func newControlGroup(name string, memory int64, cores float64) (*controlGroup, e
 	return g, nil
 }
 
-// ownGroups returns the folders of this process's groups by controller of version 1.
+// ownGroups returns the folders of the version 1 groups to which this process belongs, by controller.
 func ownGroups() (map[string]string, error) {
 	self, err := procfs.Self()
 	if err != nil {
@@ -162,7 +163,8 @@ func ownGroups() (map[string]string, error) {
 	return own, err
 }
 
-// enter has a command start in the group, so that the limits apply from the program's first moment.
+// enter changes a command so that it joins the group before its program starts: the limits apply from the program's
+// beginning.
 func (g *controlGroup) enter(cmd *exec.Cmd) {
 	script := ""
 	for _, dir := range g.dirs {
@@ -172,7 +174,7 @@ func (g *controlGroup) enter(cmd *exec.Cmd) {
 	cmd.Path = "/bin/sh"
 }
 
-// used returns the group's memory, and an error if the kernel has killed a process of the group.
+// used returns the memory that the group uses. It returns an error if the kernel has killed a process of the group.
 func (g *controlGroup) used() (memory int64, err error) {
 	usage, err := os.ReadFile(g.usage)
 	events, failed := os.ReadFile(g.events)
@@ -187,7 +189,7 @@ func (g *controlGroup) used() (memory int64, err error) {
 	return memory, errors.Join(err, failed)
 }
 
-// close removes the group, which must be empty.
+// close removes the group. No process may be in it.
 func (g *controlGroup) close() (err error) {
 	for _, dir := range g.dirs {
 		err = errors.Join(err, os.Remove(dir))

@@ -6,19 +6,17 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 func TestReadUsage(t *testing.T) {
 	before, err := readUsage(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for began := time.Now(); time.Since(began) < 50*time.Millisecond; {
 	}
 	after, err := readUsage(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if after.cpu <= before.cpu || after.rss <= 1<<20 {
 		t.Errorf("50 ms of work took %v of CPU and %d bytes", after.cpu-before.cpu, after.rss)
 	}

@@ -16,22 +16,23 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// startSink starts a statsd server that discards everything, over TCP and UDP on one port, and returns the daemon's
-// settings for it. It runs as long as this program.
+// startSink starts a statsd server that discards everything, with TCP and UDP on the same port. It returns the settings
+// with which a daemon sends its statistics to the server, which runs until this program ends.
 func startSink() (settings []string, err error) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("statsd sink: %w", err)
 	}
 	host, port, _ := net.SplitHostPort(listener.Addr().String())
-	if _, err := net.ListenPacket("udp4", listener.Addr().String()); err != nil { // the kernel drops what is not read
+	// Nothing reads from it: the kernel drops the datagrams.
+	if _, err := net.ListenPacket("udp4", listener.Addr().String()); err != nil {
 		return nil, fmt.Errorf("statsd sink: %w", err)
 	}
 	go serveEach(listener, func(c net.Conn) { io.Copy(io.Discard, c) })
 	return []string{"USE_STATSD=true", "STATSD_HOST=" + host, "STATSD_PORT=" + port}, nil
 }
 
-// serveEach passes each connection to handle until the listener closes.
+// serveEach accepts connections and passes each to handle, until the listener closes.
 func serveEach(listener net.Listener, handle func(net.Conn)) {
 	for {
 		c, err := listener.Accept()
@@ -45,7 +46,8 @@ func serveEach(listener net.Listener, handle func(net.Conn)) {
 	}
 }
 
-// delayed returns an address that relays to addr and delays the answers, until ctx ends; addr itself without a delay.
+// delayed returns an address that forwards connections to addr and delays the answers, until ctx ends. Without a delay
+// it returns addr itself.
 func delayed(ctx context.Context, addr string, delay time.Duration) (string, error) {
 	if delay <= 0 {
 		return addr, nil
@@ -59,7 +61,8 @@ func delayed(ctx context.Context, addr string, delay time.Duration) (string, err
 	return listener.Addr().String(), nil
 }
 
-// relay passes connections on to an address, and its answers through answers, until the listener closes.
+// relay forwards connections to an address, until the listener closes. It copies the server's answers by calling
+// answers.
 func relay(listener net.Listener, network, addr string, answers func(client io.Writer, server io.Reader)) {
 	serveEach(listener, func(client net.Conn) {
 		server, err := net.Dial(network, addr)
@@ -70,12 +73,12 @@ func relay(listener net.Listener, network, addr string, answers func(client io.W
 		var answered sync.WaitGroup
 		answered.Go(func() { answers(client, server) })
 		io.Copy(server, client)
-		server.(interface{ CloseWrite() error }).CloseWrite() // its last answers still arrive
+		server.(interface{ CloseWrite() error }).CloseWrite() // half-close: the server's last answers still arrive
 		answered.Wait()
 	})
 }
 
-// copyDelayed copies what arrives, each piece after a delay.
+// copyDelayed copies what arrives from the one side to the other, each piece after a delay.
 func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
 	type piece struct {
 		due  time.Time
@@ -97,18 +100,20 @@ func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
 	}()
 	for p := range pieces {
 		time.Sleep(time.Until(p.due))
-		to.Write(p.data) // the other direction notices a client that has left
+		to.Write(p.data) // on an error the client has disconnected, which the other direction notices
 	}
 }
 
-// tripCounter is a proxy between a daemon and PostgreSQL that counts round trips: answers that end with ReadyForQuery.
+// tripCounter is a proxy between a daemon and PostgreSQL that counts round trips, which are answers that end with
+// ReadyForQuery.
 type tripCounter struct {
 	dir      string
 	listener net.Listener
 	trips    atomic.Int64
 }
 
-// countTripsTo listens on a unix socket in a folder of its own, below parent, for a PostgreSQL on a unix socket.
+// countTripsTo returns a tripCounter for a PostgreSQL at the unix socket upstream. It listens on a unix socket in a
+// folder of its own, which it creates in parent.
 func countTripsTo(upstream, parent string) (*tripCounter, error) {
 	dir, err := os.MkdirTemp(parent, "trips-")
 	if err != nil {
@@ -123,12 +128,12 @@ func countTripsTo(upstream, parent string) (*tripCounter, error) {
 	return c, nil
 }
 
-// url returns DATABASE_URL for a database through the counter.
+// url returns the DATABASE_URL for a database that goes through the proxy.
 func (c *tripCounter) url(database string) string {
 	return "postgres://postgres@/" + database + "?host=" + c.dir
 }
 
-// count passes on what the server writes, message by message.
+// count copies what the server sends to the client, message by message, and counts round trips.
 func (c *tripCounter) count(client io.Writer, server io.Reader) {
 	messages := pgproto3.NewFrontend(io.TeeReader(server, client), io.Discard)
 	for {
@@ -142,15 +147,16 @@ func (c *tripCounter) count(client io.Writer, server io.Reader) {
 	}
 }
 
-// countTrips sends each scenario's requests over one connection to a daemon of its own, on the accounts of its
-// edition's HS256, after a warm-up in which statements are prepared, and adds the round trips to the samples. Round
-// trips of the daemon's background work count too, so the numbers are not always whole.
+// countTrips counts the round trips to PostgreSQL that each scenario needs, and adds them to the scenario's samples. It
+// sends the requests over one connection to a daemon of its own, which uses the database of the edition's daemon HS256,
+// after a warm-up in which statements are prepared. Round trips of the daemon's work in the background count, too, so
+// the numbers are not always whole.
 func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 	counter, err := countTripsTo(s.db.server.Addr(), s.testbed.dir)
 	if err != nil {
 		return err
 	}
-	defer counter.listener.Close() // connections end with their daemon
+	defer counter.listener.Close() // open connections end with the daemon
 	name := "HS256" + e.suffix
 	t, err := s.testbed.auth(ctx, e.auth,
 		authDaemon{name: "counted" + e.suffix, database: counter.url(name), settings: cheapHash("HS256")})
@@ -165,7 +171,7 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 		l := s.load(line{scenario: scenario, target: t.name}, s.rounds)
 		l.conns, l.warm, l.warmCalls, l.calls, l.run = 1, 0, 100, 300, time.Minute
 		if scenario == "logout" {
-			l.traffic, l.calls = signingOut(1, *s.toSignOut[t.name]), 200 // of the 400 that signed up, each once
+			l.traffic, l.calls = signingOut(1, *s.toSignOut[t.name]), 200 // of 400 accounts, each of which can sign out once
 		}
 		counted, err := l.measure(func() (reading, error) { return reading{commands: counter.trips.Load()}, nil })
 		if err != nil {

@@ -16,26 +16,26 @@ import (
 	"time"
 )
 
-const reloadRate = 5_000 // calls a second meanwhile
+const reloadRate = 5_000 // calls a second during the reloads
 
-// reloadCase is a set of rules that a daemon reloads repeatedly under load.
+// reloadCase describes a set of rules that a daemon reloads again and again under load.
 type reloadCase struct {
 	name   string
 	text   func(generation uint32) []byte
 	rounds int
 	apart  time.Duration // pause between two reloads
 
-	// What a reload may cost; 0 is not judged.
-	took, slowest    float64 // ms
-	slowestBy, p99By float64 // times the calm p99
-	peak             float64 // MiB
+	// Budgets for a reload; 0 means none.
+	took, slowest    float64 // in ms
+	slowestBy, p99By float64 // as a multiple of the p99 between reloads
+	peak             float64 // in MiB
 }
 
-// span is the time of one reload: from the signal to the first answer by new rules.
+// span is the time of one reload: from the signal to the first answer by the new rules.
 type span struct{ from, to time.Time }
 
-// reload replaces rules by others while calls go on. The callers' latency during a reload is compared with the calm
-// between reloads.
+// reload measures how reloads affect calls: it compares the latency of calls during a reload with the latency between
+// reloads.
 func (s *suite) reload(ctx context.Context) error {
 	for _, c := range []reloadCase{
 		{name: "10k rules", text: func(generation uint32) []byte { return ruleText(10_000, generation) },
@@ -51,7 +51,8 @@ func (s *suite) reload(ctx context.Context) error {
 	return nil
 }
 
-// flowRuleText is ruleText with rules as written by hand: flow style over several lines, and text outside ASCII.
+// flowRuleText is ruleText with extra rules in a form that people might write: in YAML's flow style ({…}) over several
+// lines, with text outside ASCII.
 func flowRuleText(extra int, limit uint32) []byte {
 	text := bytes.NewBuffer(ruleText(0, limit))
 	for i := range extra {
@@ -64,7 +65,7 @@ func flowRuleText(extra int, limit uint32) []byte {
 
 func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 	return s.fresh(ctx, "reload", c.text(1), func(t *target, _ time.Duration) error {
-		// The texts are made in advance: making them would use the load's processor.
+		// Make all texts in advance, because making them would use the load's CPU time.
 		for generation := 2; generation < c.rounds+2; generation++ {
 			if err := os.WriteFile(nextRules(t, generation), c.text(uint32(generation)), 0o644); err != nil {
 				return err
@@ -87,10 +88,10 @@ func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 	})
 }
 
-// nextRules returns the file of a generation, not yet in its place.
+// nextRules returns the path of the file with a generation of rules, which is then renamed to the daemon's rules file.
 func nextRules(t *target, generation int) string { return fmt.Sprintf("%s.%d", t.rules, generation) }
 
-// reloads makes the daemon reload rules repeatedly.
+// reloads makes the daemon reload rules again and again, and returns the times of the reloads.
 func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []span, err error) {
 	for generation := 2; generation < c.rounds+2; generation++ {
 		time.Sleep(c.apart)
@@ -102,7 +103,7 @@ func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []s
 			return nil, err
 		}
 		if err := s.testbed.retry(ctx, t, func(context.Context) error {
-			time.Sleep(time.Millisecond) // between two calls
+			time.Sleep(time.Millisecond) // pause between two attempts
 			return decidesBy(t, generation)
 		}); err != nil {
 			return nil, err
@@ -112,7 +113,8 @@ func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []s
 	return spans, nil
 }
 
-// decidesBy returns an error unless the limit in a daemon's answer is that of a generation of rules.
+// decidesBy returns an error unless the daemon decides by the given generation of rules, which has its number as a
+// limit.
 func decidesBy(t *target, generation int) error {
 	const request = `{"domain": "` + domain + `", "descriptors": [{"entries": [{"key": "generation", "value": "?"}]}]}`
 	answer, err := http.Post("http://"+t.http+"/json", "application/json", strings.NewReader(request))
@@ -163,7 +165,7 @@ func (s *suite) reportReloads(c reloadCase, answers []answer, spans []span, peak
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// within reports whether a call was in flight during a reload or up to some time after it.
+// within reports whether a call was in flight during a reload, or within the time after following it.
 func within(a answer, spans []span, after time.Duration) bool {
 	for _, s := range spans {
 		if a.at.After(s.from) && a.at.Add(-a.latency).Before(s.to.Add(after)) {

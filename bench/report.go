@@ -17,26 +17,26 @@ import (
 	"time"
 )
 
-// report writes the measurements, and collects the figures that are compared with a budget.
+// report writes the measurements, and collects the figures to compare with budgets.
 type report struct {
 	out     io.Writer
 	budgets []budget
 }
 
-// budget is one row of the last table.
+// budget is one row of the table of budgets: what was measured, and its budget.
 type budget struct {
 	what     string
 	measured spread
 	unit     string
 	limit    float64
-	atLeast  bool // limit is the least value, not the most
+	atLeast  bool // limit is the least permitted value instead of the greatest
 	note     string
 }
 
 func (r *report) linef(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
-// atMost compares the median of values with a limit. It leaves out values of refused runs, NaN, and adds no row where
-// each run was refused.
+// atMost adds a budget: the median of values may be at most limit. It leaves out NaN, which are values of refused runs,
+// and adds nothing if all runs were refused.
 func (r *report) atMost(limit float64, unit, what string, values []float64, note ...string) {
 	r.add(values, budget{what: what, unit: unit, limit: limit, note: strings.Join(note, " ")})
 }
@@ -52,7 +52,8 @@ func (r *report) add(values []float64, b budget) {
 	}
 }
 
-// table prints rows after an empty line, unless there is only the first row, which has the columns.
+// table prints rows as a table, after an empty line. The first row has the names of the columns; if it is the only one,
+// nothing is printed.
 func (r *report) table(rows [][]string) {
 	if len(rows) < 2 {
 		return
@@ -69,11 +70,11 @@ func (r *report) table(rows [][]string) {
 	}
 }
 
-// printBudgets writes the collected rows and forgets them.
+// printBudgets prints the table of the collected budgets and forgets them.
 func (r *report) printBudgets(title string) {
 	rows := [][]string{{title, "median", "min", "max", "budget", "", ""}}
 	for _, b := range r.budgets {
-		sign, by := "≤ ", b.measured.median/b.limit-1 // by what share of the limit it is missed
+		sign, by := "≤ ", b.measured.median/b.limit-1 // the share of the limit by which it is missed
 		if b.atLeast {
 			sign, by = "≥ ", 1-b.measured.median/b.limit
 		}
@@ -90,7 +91,8 @@ func (r *report) printBudgets(title string) {
 	r.budgets = nil
 }
 
-// format writes the figures of one row with equal precision: three digits of the smallest significant figure.
+// format formats the figures of a spread with the same precision: as many decimals as give the smallest figure three
+// digits.
 func (s spread) format(v float64) string {
 	switch {
 	case s.median >= 1000:
@@ -105,7 +107,7 @@ func (s spread) String() string {
 	return fmt.Sprintf("%s [%s–%s]", s.format(s.median), s.format(s.low), s.format(s.high))
 }
 
-// header prints the machine: results without it cannot be compared.
+// header prints what the machine is like, without which results cannot be compared.
 func (s *suite) header() error {
 	s.report.linef("gatehouse bench, %s, %s/%s, %d cores", time.Now().UTC().Format("2006-01-02 15:04 MST"),
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
@@ -128,7 +130,7 @@ func (r *report) program(daemon, path string) error {
 	return nil
 }
 
-// ratelimitHeader prints what was measured.
+// ratelimitHeader prints which versions of ratelimit and its stores are measured, and how.
 func (s *suite) ratelimitHeader(context.Context) error {
 	if err := s.report.program("ratelimit", s.testbed.daemon); err != nil {
 		return err
@@ -140,7 +142,7 @@ func (s *suite) ratelimitHeader(context.Context) error {
 	return nil
 }
 
-// printBinary compares a program file with its budgets.
+// printBinary compares the size of a program file, and the number of modules in it, with budgets.
 func (r *report) printBinary(program, title string, megabytes, modules float64) error {
 	file, err := os.Stat(program)
 	if err != nil {

@@ -11,19 +11,20 @@ import (
 	"strings"
 )
 
-// results collects the samples of a daemon's lines, round by round.
+// results has the samples of all rows of a daemon's table, round by round.
 type results struct {
 	targets map[string]*target
-	lines   []line // in the order in which they were first measured
+	lines   []line // in the order in which they were measured first
 	samples map[line][]sample
-	refused []string // runs that measured something else than intended
+	refused []string // messages about runs that measured something other than intended
 }
 
 func newResults() results {
 	return results{targets: map[string]*target{}, samples: map[line][]sample{}}
 }
 
-// add adds a line's sample of a round. One bad run among a hundred is reported, and the other runs are kept.
+// add adds the sample of a row in one round. A run with an error is reported; the other runs are kept, because one bad
+// run among a hundred should not cost all.
 func (r *results) add(round int, l line, measured sample, err error) {
 	if err != nil {
 		r.refused = append(r.refused, fmt.Sprintf("round %d, %s: %v", round+1, l.row(), err))
@@ -35,7 +36,8 @@ func (r *results) add(round int, l line, measured sample, err error) {
 	r.samples[l] = append(r.samples[l], measured)
 }
 
-// target returns the process for a line, nil without one. A yardstick may have a process for each answer.
+// target returns the process that a row measures; nil if there is none. A yardstick may have a process for each
+// scenario, with its answer.
 func (r *results) target(l line) *target {
 	if t := r.targets[l.target]; t != nil {
 		return t
@@ -43,7 +45,7 @@ func (r *results) target(l line) *target {
 	return r.targets[l.target+" "+l.scenario]
 }
 
-// measureLines measures each wanted line that has a process once.
+// measureLines measures once each row that is wanted and whose target has a process.
 func (s *suite) measureLines(ctx context.Context, round int, daemon string, lines []line,
 	measure func(context.Context, int, line) (sample, error)) error {
 	for _, l := range lines {
@@ -59,10 +61,10 @@ func (s *suite) measureLines(ctx context.Context, round int, daemon string, line
 	return nil
 }
 
-// row returns a line's name, which is unique.
+// row returns the name of a row, which is unique.
 func (l line) row() string { return l.scenario + l.loop() + ", " + l.target }
 
-// loop returns how a line's requests are made, unless by this program's client in a closed loop.
+// loop describes how the requests of a row are made; it is empty for this program's own client in a closed loop.
 func (l line) loop() (how string) {
 	if l.open {
 		how = ", open loop"
@@ -76,7 +78,8 @@ func (l line) loop() (how string) {
 	}[l.via]
 }
 
-// printTable writes the figures of all lines of the present programs. A figure that is 0 in every round is left out.
+// printTable prints the figures of all rows, without those of earlier programs. It leaves out figures that are 0 in
+// every round.
 func (s *suite) printTable(commandsColumn string) {
 	figures := []figure{cpu, store, p99, rate, commands, wal, p50, longest}
 	rows := [][]string{{"scenario, median [min–max]", "loop", "target"}}
@@ -107,22 +110,23 @@ func (s *suite) printTable(commandsColumn string) {
 	}
 }
 
-// ratioBudget is the largest permitted ratio of a line's figure to its twin's in the same round, or to the tuned
-// yardstick's if it has no twin; of a rate, the smallest.
+// ratioBudget is a budget for the ratio of a row's figure to that of its twin in the same round, or to that of the
+// tuned yardstick if it has no twin. The limit is the greatest permitted ratio; for a rate, the smallest.
 type ratioBudget struct {
 	limit      float64
 	figure     figure
 	line, twin line
 }
 
-// judge compares ratios between targets of the same round with their budgets.
+// judge compares the ratios of all budgets, round by round, with their limits.
 func (s *suite) judge(all []ratioBudget) {
 	for _, b := range all {
 		yardstick, by := b.twin, b.twin.scenario
 		if b.twin == (line{}) {
 			yardstick, by = b.line, "tuned"
 			yardstick.target = "tuned"
-			if b.line.scenario == "overlimit" { // the tuned server answers a refusal as fast as any other answer
+			// Compare with another scenario: the yardstick answers OVER_LIMIT as fast as OK.
+			if b.line.scenario == "overlimit" {
 				yardstick.scenario, by = "unmatched", "tuned, unmatched"
 			}
 		}
@@ -133,20 +137,20 @@ func (s *suite) judge(all []ratioBudget) {
 	}
 }
 
-// edition is one build of the daemons in the same interleaved rounds.
+// edition is one build of both daemons. All editions are measured in the same rounds, in turns.
 type edition struct {
-	suffix          string // ends the names of its targets
-	ratelimit, auth string // the programs
+	suffix          string // end of the names of its targets
+	ratelimit, auth string // paths of its programs
 }
 
-// With -against, the earlier programs run twice: the difference between two processes of the same program is a row's
-// noise.
+// With -against, the earlier programs run twice. The difference between the two processes of the same program is the
+// noise of a row.
 const (
 	beforeSuffix = "-before"
 	againSuffix  = "-again"
 )
 
-// editions returns the programs under measurement and, with -against, the earlier ones.
+// editions returns the programs to measure and, with -against, the earlier programs.
 func (l *testbed) editions() []edition {
 	all := []edition{{"", l.daemon, l.authDaemon}}
 	if l.against != "" {
@@ -156,18 +160,19 @@ func (l *testbed) editions() []edition {
 	return all
 }
 
-// smallest is the least difference that counts, however quiet the machine was.
+// smallest is the least difference, as a share, that counts as a difference even on a quiet machine.
 const smallest = .05
 
-// comparison is one figure of one row, round by round; larger is worse.
+// comparison has the values of one figure of one row, round by round, for the present program and twice for the earlier
+// one. A larger value is worse.
 type comparison struct {
 	row, figure        string
 	now, before, again []float64
 }
 
-// comparisonTable prints all rows that have figures of both programs and counts those that got worse: whose median ratio
-// is beyond the noise, which is half the distance between the extreme ratios of two processes of the same program, about
-// twice the standard error of a median of five rounds.
+// comparisonTable prints all rows that have figures of both programs, and counts the rows that have become worse. A row
+// has if its median ratio is beyond the noise. The noise is half the distance between the extreme ratios of two
+// processes of the same program, about twice the standard error of a median of five rounds.
 func (r *report) comparisonTable(title string, all []comparison) {
 	rows := [][]string{{title, "", "before", "now", "now ÷ before", "again ÷ before", "noise", ""}}
 	worse := 0
@@ -194,7 +199,7 @@ func (r *report) comparisonTable(title string, all []comparison) {
 	}
 }
 
-// inverse turns a figure of which more is better into one of which more is worse.
+// inverse turns a figure of which more is better into a figure of which more is worse.
 func inverse(figure func(sample) float64) func(sample) float64 {
 	return func(s sample) float64 {
 		if v := figure(s); v > 0 {
@@ -204,9 +209,9 @@ func inverse(figure func(sample) float64) func(sample) float64 {
 	}
 }
 
-// withEditions adds, next to a line, the same line for the earlier programs. There are no such processes for
-// yardsticks. The order rotates from round to round, since the measurement before affects caches and disks. Odd rounds
-// of ratelimit go backwards, so that six rounds have each order once.
+// withEditions adds after each row the same row for the earlier programs. Yardsticks have no earlier programs, so their
+// additional rows are not measured. The order of the programs rotates from round to round, because a measurement
+// affects caches and disks for the next. Odd rounds of ratelimit go backwards, so that six rounds have each order once.
 func (l *testbed) withEditions(g group, round int) (all group) {
 	editions := l.editions()
 	for _, of := range g {
@@ -219,7 +224,7 @@ func (l *testbed) withEditions(g group, round int) (all group) {
 	return all
 }
 
-// compareEditions prints a daemon next to its earlier program.
+// compareEditions prints the table that compares a daemon with its earlier program.
 func (s *suite) compareEditions(daemon string) {
 	var all []comparison
 	for _, l := range s.lines {

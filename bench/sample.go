@@ -18,24 +18,25 @@ import (
 	"gatehouse/shared/localserver"
 )
 
-// sample is one round's measurement of one target under one load.
+// sample has the figures of one row in one round.
 type sample struct {
-	cpu      float64 // µs of the target for each call
-	store    float64 // µs of the store behind it for each call
-	rate     float64 // answered calls a second
+	cpu      float64 // CPU time of the target for each call, in µs
+	store    float64 // CPU time of the store behind the target for each call, in µs
+	rate     float64 // answered calls per second
 	p50, p99 time.Duration
 	max      time.Duration
-	commands float64 // of the store for each call, or round trips to it
+	commands float64 // commands that the store has executed for each call, or round trips to it
 	wal      float64 // bytes of PostgreSQL's WAL for each call
 }
 
-// reading is what a target and the store behind it had used at one moment.
+// reading is what a target and the store behind it have used up to a moment.
 type reading struct {
 	own, store    time.Duration
 	commands, wal int64
 }
 
-// measured runs a load and reads usage at its beginning and at its end.
+// measured runs a load and calls read at the beginning and at the end of the measured time. The sample has the
+// differences between the two readings.
 func (l load) measured(read func() (reading, error)) (*result, sample, error) {
 	var marks []reading
 	l.mark = func() error {
@@ -55,14 +56,15 @@ func (l load) measured(read func() (reading, error)) (*result, sample, error) {
 	return r, s, nil
 }
 
-// measure is measured, but refuses a run with other answers than the load expects, whose values would mean nothing.
+// measure is measured for a load all of whose answers must be as expected. It returns an error for other runs, whose
+// figures would mean nothing.
 func (l load) measure(read func() (reading, error)) (sample, error) {
 	r, s, err := l.measured(read)
 	if err != nil {
 		return none, err
 	}
-	// If all answers are to be over the limit, a few are OK until the counter reaches it; in an open loop a standstill
-	// of the machine may fail some.
+	// If all answers should be OVER_LIMIT, a few are OK until the counter reaches its limit. In an open loop, a
+	// standstill of the machine may make some requests fail.
 	unexpected := r.over
 	if l.over {
 		unexpected = r.ok
@@ -73,13 +75,13 @@ func (l load) measure(read func() (reading, error)) (sample, error) {
 	return s, nil
 }
 
-// sample returns the figures that follow from the requests alone.
+// sample returns a sample with the figures that follow from the requests alone, without CPU times.
 func (r *result) sample() sample {
 	return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99),
 		max: r.latency.quantile(1)}
 }
 
-// read returns what a target of the rate limit daemon and its stores have used.
+// read returns what a ratelimit target and its stores have used up to now.
 func (t *target) read() (m reading, err error) {
 	u, err := readUsage(t.process.PID())
 	m.own = u.cpu
@@ -91,10 +93,10 @@ func (t *target) read() (m reading, err error) {
 	return m, err
 }
 
-// none is the sample of a refused run: it has a place in the rounds but no figures.
+// none is the sample of a refused run. It takes the run's place among the rounds, but has no figures.
 var none = sample{cpu: math.NaN()}
 
-// spread is the median, the lowest and the highest value of several rounds.
+// spread has the median, the lowest and the highest of the values of several rounds.
 type spread struct{ median, low, high float64 }
 
 func spreadOf(values []float64) spread {
@@ -105,7 +107,7 @@ func spreadOf(values []float64) spread {
 	return spread{median: (v[(len(v)-1)/2] + v[len(v)/2]) / 2, low: v[0], high: v[len(v)-1]}
 }
 
-// of returns a figure of each of a line's samples; NaN where a run was refused.
+// of returns the values of a figure in all samples of a row; NaN for a refused run.
 func (r *results) of(l line, f figure) (values []float64) {
 	for _, s := range r.samples[l] {
 		value := f.of(s)
@@ -117,7 +119,8 @@ func (r *results) of(l line, f figure) (values []float64) {
 	return values
 }
 
-// ratios divides round by round, since a disturbance of the machine affects both sides.
+// ratios divides, round by round, the values in of by those in by. The values of one round belong together, because a
+// disturbance of the machine affects both.
 func ratios(of, by []float64) []float64 {
 	var values []float64
 	for i := range min(len(of), len(by)) {
@@ -128,7 +131,7 @@ func ratios(of, by []float64) []float64 {
 	return values
 }
 
-// figure is one value of a sample: its column, and its name in a budget.
+// figure is one of the values in a sample, with the name of its column and its name in a budget.
 type figure struct {
 	column, name string
 	of           func(sample) float64
@@ -145,8 +148,8 @@ var (
 	longest  = figure{"max µs", "", func(s sample) float64 { return float64(s.max.Microseconds()) }}
 )
 
-// measureRedis has redis-benchmark send INCRBYs to keys like the daemon's, 64 at a time, and reads the server's CPU
-// time for each: the cost of the same work for Redis without any waste.
+// measureRedis makes redis-benchmark send INCRBY commands for keys like the daemon's, 64 at a time, and reads the CPU
+// time that Redis uses for each command. This is what the daemon's work costs Redis at the least.
 func (s *suite) measureRedis(ctx context.Context) error {
 	program, err := localserver.Find("redis-benchmark")
 	if err != nil {
@@ -172,12 +175,12 @@ func (s *suite) measureRedis(ctx context.Context) error {
 	return nil
 }
 
-// carriedOut is Redis' count of all commands, or one of memcached's counts.
+// carriedOut matches Redis' count of all commands, or one of memcached's counts.
 var carriedOut = regexp.MustCompile(`(?m)^(?:total_commands_processed:|` +
 	`STAT (?:cmd_get|cmd_set|incr_hits|incr_misses|decr_hits|decr_misses) )(\d+)`)
 
-// processed returns how many commands a Redis or memcached has executed since it started; a look-up of several keys in
-// memcached counts once for each key.
+// processed returns the number of commands that a Redis or memcached has executed since it started. In memcached, a
+// look-up of several keys counts once for each key.
 func processed(server *localserver.Server) (sum int64, err error) {
 	c, err := net.DialTimeout("tcp", server.Addr(), time.Second)
 	if err != nil {
@@ -185,7 +188,7 @@ func processed(server *localserver.Server) (sum int64, err error) {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(time.Second))
-	fmt.Fprint(c, "INFO stats\r\nstats\r\nquit\r\n") // Redis knows the first, memcached the second
+	fmt.Fprint(c, "INFO stats\r\nstats\r\nquit\r\n") // Redis understands the first line, memcached the second
 	page, err := io.ReadAll(c)
 	counts := carriedOut.FindAllSubmatch(page, -1)
 	if err == nil && counts == nil {

@@ -20,23 +20,23 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// scenario is one kind of traffic: a request as text and the numbers that are put into it.
+// scenario is one kind of traffic: a request as text, and the numbers that are inserted into it.
 //
-// The text is a list of descriptors separated by "|", each a run of "(key,value)". Every "#" is replaced by the number
-// of the request in seven digits, so all requests of a scenario are equally long and are made by overwriting digits in a
-// prepared message.
+// The text is a list of descriptors separated by "|". Each descriptor is a sequence of "(key,value)". Every "#" is
+// replaced by the number of the request in seven digits, so that all requests of a scenario have the same length and
+// can be made by overwriting digits in a prepared message.
 type scenario struct {
 	request string
 	keys    int  // how many different numbers there are
-	inTurn  bool // the numbers are used one after the other, to use each once
-	zipf    bool // a few numbers occur often, most seldom; otherwise all are equally likely
-	over    bool // all but the first few answers are OVER_LIMIT
-	digits  int  // if not seven: a group of an IPv6 address has at most four
+	inTurn  bool // use the numbers one after the other, so that each is used once
+	zipf    bool // use a few numbers often and most seldom; otherwise all are equally likely
+	over    bool // all answers are OVER_LIMIT, except for a few at the beginning
+	digits  int  // number of digits, if not seven: a group of an IPv6 address has at most four
 }
 
 const domain = "bench"
 
-// scenarios are the scenarios for the rules of ruleText and, after these, for those of limitRules.
+// scenarios are the scenarios for the rules of ruleText and, in the second part, for those of limitRules.
 var scenarios = map[string]scenario{
 	"single": {request: "(api_key,key-#)", keys: 10_000},
 	"multi": {keys: 10_000, request: "(tenant,t-#)(route,/v1/orders)|" +
@@ -67,13 +67,14 @@ var scenarios = map[string]scenario{
 // plenty is a limit that no run reaches.
 const plenty = "{unit: day, requests_per_unit: 4000000000}"
 
-// serverRules is a format: domain, plenty, the last rule's limit, the rules of "patterns".
+// serverRules is a format string for rules, with these arguments: the domain, plenty, the last rule's limit, and the
+// rules for the scenario "patterns".
 //
 //go:embed rules.yaml
 var serverRules string
 
-// ruleText returns the domain's rules, with extra further rules for values that no scenario sends. The extra rules have
-// the limit extraLimit, so that an answer shows which generation of rules decided.
+// ruleText returns the rules for the scenarios, and extra further rules for values that no scenario sends. The limit
+// extraLimit, which some rules have, shows in answers which generation of rules has decided.
 func ruleText(extra int, extraLimit uint32) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, serverRules, domain, plenty, extraLimit, patternRules())
@@ -85,10 +86,11 @@ func ruleText(extra int, extraLimit uint32) []byte {
 	return []byte(b.String())
 }
 
-// patternCount is how many patterns the values of the scenario "patterns" are searched for; only the last one matches.
+// patternCount is the number of patterns for which the values in the scenario "patterns" are searched. Only the last
+// pattern matches.
 const patternCount = 100
 
-// patternsRequest returns a request of 64 descriptors whose values are as long as a DATA frame allows.
+// patternsRequest returns a request with 64 descriptors, whose values are as long as one DATA frame allows.
 func patternsRequest() string {
 	const descriptor = "(searched,/files/"
 	var b strings.Builder
@@ -98,7 +100,7 @@ func patternsRequest() string {
 	return strings.TrimSuffix(b.String(), "|")
 }
 
-// patternRules returns the rules that match it.
+// patternRules returns the rules for the scenario "patterns".
 func patternRules() string {
 	var b strings.Builder
 	for i := range patternCount - 1 {
@@ -108,18 +110,19 @@ func patternRules() string {
 	return b.String()
 }
 
-// encoder makes the requests of one scenario, one after the other, in the same memory.
+// encoder makes the requests of one scenario, one after the other in the same memory.
 type encoder struct {
-	message []byte // a whole RateLimitRequest, behind the five bytes of gRPC
+	message []byte // an encoded RateLimitRequest, preceded by gRPC's five bytes
 	digits  int
-	slots   []int // where the digits are
+	slots   []int // offsets in message where the number is inserted
 	numbers func() uint32
 }
 
-// newEncoder draws its numbers from a fixed seed, so that two targets get the same keys.
+// newEncoder returns an encoder for a scenario. The numbers come from a fixed seed, so that all targets get the same
+// keys.
 func newEncoder(s scenario) *encoder {
 	e := &encoder{digits: cmp.Or(s.digits, 7), numbers: numbers(s)}
-	// A length may happen to be the byte '#' too, but not so many times in a row.
+	// A length in the message may happen to be the byte '#', but not so many times in a row.
 	mark := strings.Repeat("#", e.digits)
 	request := &ratelimitv3.RateLimitRequest{Domain: domain}
 	for text := range strings.SplitSeq(s.request, "|") {
@@ -133,7 +136,7 @@ func newEncoder(s scenario) *encoder {
 	}
 	message, err := proto.Marshal(request)
 	if err != nil {
-		panic(err) // a constant of this program
+		panic(err) // cannot fail: the message is a constant of this program
 	}
 	e.message = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	for at := 0; ; at += e.digits {
@@ -146,7 +149,7 @@ func newEncoder(s scenario) *encoder {
 	}
 }
 
-// next returns the next request, which the following call overwrites.
+// next returns the next request, in memory that the following call of next overwrites.
 func (e *encoder) next() []byte {
 	n := e.numbers()
 	var text [7]byte
@@ -160,7 +163,7 @@ func (e *encoder) next() []byte {
 	return e.message
 }
 
-// numbers draws from [0, s.keys), or counts up.
+// numbers returns a function that returns numbers below s.keys, at random or counting up.
 func numbers(s scenario) func() uint32 {
 	if s.inTurn {
 		n := uint32(0)
@@ -170,7 +173,7 @@ func numbers(s scenario) func() uint32 {
 	if !s.zipf {
 		return func() uint32 { return uint32(random.Uint64() >> 32 * uint64(s.keys) >> 32) }
 	}
-	// Drawing costs a logarithm or two, so numbers are drawn in advance and the generator stays cheap.
+	// Draw the numbers in advance, because drawing one takes a logarithm or two.
 	zipf := rand.NewZipf(random, 1.1, 1, uint64(s.keys-1))
 	drawn := make([]uint32, 1<<20)
 	for i := range drawn {
@@ -180,25 +183,27 @@ func numbers(s scenario) func() uint32 {
 	return func() uint32 { i++; return drawn[i&(len(drawn)-1)] }
 }
 
-// limitsRules marks the targets with the rules of limitRules.
+// limitsRules is part of the names of targets that have the rules of limitRules.
 const limitsRules = ", limits"
 
-// twins maps a scenario to one that counts the same requests in fixed windows, or finds the same rules by exact values.
+// twins maps a scenario to the scenario to compare it with, which counts the same requests in fixed windows, or finds
+// the same rules by exact values.
 var twins = map[string]string{
 	"sliding": "fixed", "bucket": "fixed", "bucket hot": "fixed hot", "sliding overlimit": "fixed overlimit",
 	"list": "fixed list", "cidr": "values",
 }
 
-// networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may have.
+// networkCount is the number of prefixes, or of values, of one key. valuesPerEntry is the greatest number of values
+// that one entry may have.
 const networkCount, valuesPerEntry = 10_000, 1_000
 
-// fewLimits is a format: domain, plenty. It has a window that no run fills, and a bucket that no run drains, so each
-// key keeps its counter for the whole run.
+// fewLimits is a format string for rules, with the arguments domain and plenty. Its windows and token buckets are so
+// large that no run uses them up, so each key keeps one counter for the whole run.
 //
 //go:embed limits.yaml
 var fewLimits string
 
-// limitRules returns the rules for the kinds of limits.
+// limitRules returns the rules with all kinds of limits.
 func limitRules() []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, fewLimits, domain, plenty)
@@ -215,10 +220,10 @@ func limitRules() []byte {
 	return []byte(b.String())
 }
 
-// limitStores are the stores that count by every algorithm.
+// limitStores are the stores that support every algorithm.
 var limitStores = []string{"memory", "redis", "cluster"}
 
-// limitGroups returns each kind of limit next to its twin on each store.
+// limitGroups returns, for each store, the rows of each kind of limit next to those of its twin.
 func limitGroups() (all []group) {
 	for _, store := range limitStores {
 		on := store + limitsRules
@@ -235,7 +240,8 @@ func limitGroups() (all []group) {
 	return append(all, slow)
 }
 
-// listen opens a tap of a daemon with the default rate, 100 events a second, and reads it until stop is called.
+// listen requests the page /tap of a daemon, at the default rate of 100 events a second, and reads it until stop is
+// called.
 func listen(ctx context.Context, t *target) (stop func(), err error) {
 	answer, err := fetch(ctx, http.DefaultClient, "http://"+t.debug+"/tap?rate=100&seconds=3600", "")
 	if err != nil {

@@ -21,8 +21,9 @@ const (
 	smallCores  = 0.25
 )
 
-// small runs both daemons in a control group of 64 MiB and a quarter of a CPU, with stores outside. Kills, failures and
-// lost requests are errors; the other figures are compared with budgets.
+// small runs each daemon in a control group of 64 MiB and a quarter of a CPU, with its store outside the group. It
+// returns an error if the kernel kills a process, a request fails or an answer is lost; other figures are compared with
+// budgets.
 func (s *suite) small(ctx context.Context) error {
 	steady := 10 * time.Minute
 	if s.short {
@@ -49,25 +50,26 @@ func (s *suite) small(ctx context.Context) error {
 	return nil
 }
 
-// smallCase is a daemon in the group and its loads. The loads of a phase run at the same time.
+// smallCase describes a daemon to run in the control group, and its loads. The loads of one phase run at the same time.
 type smallCase struct {
 	name                 string
 	start                func() (*target, error)
-	ready, memory, idle  float64 // budgets: s to the first answer; MiB and percent of a core when idle
+	ready, memory, idle  float64 // budgets: seconds until the first answer; when idle, MiB, and percent of a core
 	steady, flood, again []smallLoad
-	reload               func(*target) error // during again
+	reload               func(*target) error // called while the loads of again run
 }
 
-// smallLoad is a load in which no request may fail, unless it is a flood, which the daemon need not handle completely.
+// smallLoad is a load in which no request may fail. Only in a flood may requests fail, since the daemon need not handle
+// all.
 type smallLoad struct {
 	name  string
 	load  load
-	most  float64 // budget of p99 in ms; 0 only shows it
+	most  float64 // budget for p99 in ms; 0 means none
 	flood bool
 }
 
 func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, steady time.Duration) smallCase {
-	// 100,000 live keys; a caller waits as long as it takes, so that a lost request shows as failed.
+	// There are 100,000 keys in use. Calls have no timeout, so that a lost answer shows as a failed call.
 	calls := grpcTraffic{scenario: scenario{request: "(account,acc-#)", keys: 100_000}, streams: 64}
 	at := func(rate float64, run time.Duration) load {
 		return load{traffic: calls, conns: 4, rate: rate, warm: time.Second, run: run}
@@ -84,7 +86,7 @@ func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, stea
 	}
 }
 
-// smallAuth fills a database from outside the group, and measures a daemon on it.
+// smallAuth fills a database with a daemon outside the group, and measures a daemon in the group on it.
 func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 	db, err := startDatabase(ctx, s.testbed)
 	if err != nil {
@@ -102,8 +104,8 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 	if err != nil {
 		return err
 	}
-	// A session may be refreshed 60 times at once, and once a second after that. In an open loop the first connections
-	// make most of the requests, each for its own share of the accounts.
+	// A session may be refreshed 60 times at once, and then once a second. Therefore there are many accounts: in an
+	// open loop the first connections make most of the requests, each for its own share of the accounts.
 	refreshes := int(20 * steady.Seconds())
 	accounts, err := signUpAccounts(first, "small", 128+max(128, refreshes/24))
 	if err := errors.Join(err, s.testbed.stop(first)); err != nil {
@@ -124,7 +126,7 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 			{name: "sign-in", load: at(signingIn(authConns, half), 0.5, steady), most: 1500},
 		},
 		flood: []smallLoad{
-			// Without pause; most are refused with a code.
+			// without pause; most are refused, with 503
 			{name: "64 sign-ins at once", load: load{traffic: signIns, conns: 64, run: steady / 10}},
 			{name: "GET /user meanwhile", load: at(asUser(half), 100, steady/10), most: 500},
 		},
@@ -142,7 +144,7 @@ func (s *suite) runSmall(ctx context.Context, c smallCase) error {
 	s.testbed.group = g
 	err = s.smallPhases(ctx, c, g)
 	s.testbed.group = nil
-	if err != nil { // the processes are still in the group
+	if err != nil { // the daemon's processes are still in the group
 		err = fmt.Errorf("%s: %w", c.name, err)
 		for _, t := range slices.Clone(s.testbed.started) {
 			err = errors.Join(err, s.testbed.stop(t))
@@ -151,7 +153,7 @@ func (s *suite) runSmall(ctx context.Context, c smallCase) error {
 	return errors.Join(err, g.close())
 }
 
-// smallPhases starts a daemon in a group, measures it and ends it.
+// smallPhases starts a daemon in a group, measures it in all phases and stops it.
 func (s *suite) smallPhases(ctx context.Context, c smallCase, g *controlGroup) error {
 	began := time.Now()
 	t, err := c.start()
@@ -167,14 +169,14 @@ func (s *suite) smallPhases(ctx context.Context, c smallCase, g *controlGroup) e
 			return err
 		}
 	}
-	time.Sleep(5 * time.Second) // the budget: steady again by then
+	time.Sleep(5 * time.Second) // after the flood, the daemon has this time until it must be steady again
 	reloaded := make(chan error, 1)
 	time.AfterFunc(2*time.Second, func() { reloaded <- c.reload(t) })
 	err = s.smallPhase(ctx, t, g, c.again)
 	return errors.Join(err, <-reloaded, s.testbed.stop(t))
 }
 
-// smallIdle compares what an idle daemon uses with budgets.
+// smallIdle compares what an idle daemon uses with its budgets.
 func (s *suite) smallIdle(c smallCase, t *target, g *controlGroup) error {
 	time.Sleep(2 * time.Second)
 	before, err := readFamily(t.process.PID())
@@ -194,7 +196,7 @@ func (s *suite) smallIdle(c smallCase, t *target, g *controlGroup) error {
 	return err
 }
 
-// smallPhase runs loads at the same time, and compares them with their budgets.
+// smallPhase runs the loads of a phase at the same time, and compares the results with their budgets.
 func (s *suite) smallPhase(ctx context.Context, t *target, g *controlGroup, loads []smallLoad) error {
 	results, errs := make([]*result, len(loads)), make([]error, len(loads))
 	var running sync.WaitGroup

@@ -16,7 +16,7 @@ import (
 // socket is a TCP connection whose reads and writes do not wait.
 type socket struct {
 	fd  int
-	out []byte // not yet written
+	out []byte // bytes that have not been written yet
 }
 
 // connect opens a connection to an IPv4 address on this machine.
@@ -43,7 +43,7 @@ func connect(addr string) (socket, error) {
 	return socket{fd: fd}, nil
 }
 
-// flush writes what the kernel takes; the rest stays in out.
+// flush writes as much as the kernel takes. The rest stays in s.out.
 func (s *socket) flush() error {
 	for len(s.out) > 0 {
 		n, err := nonblock.Write(uintptr(s.fd), s.out)
@@ -58,7 +58,7 @@ func (s *socket) flush() error {
 	return nil
 }
 
-// read reads the bytes that have arrived. It returns nothing and no error if there are none.
+// read reads bytes that have arrived. If there are none, it returns 0 and no error.
 func (s *socket) read(buf []byte) (int, error) {
 	n, err := nonblock.Read(uintptr(s.fd), buf)
 	switch {
@@ -72,7 +72,7 @@ func (s *socket) read(buf []byte) (int, error) {
 	return n, nil
 }
 
-// events returns the events of poll(2) for which the connection waits.
+// events returns the poll(2) events for which the connection is waiting.
 func (s *socket) events() int16 {
 	if len(s.out) > 0 {
 		return unix.POLLIN | unix.POLLOUT
@@ -82,12 +82,12 @@ func (s *socket) events() int16 {
 
 func (s *socket) close() { unix.Close(s.fd) }
 
-// onPunctualThread runs f on an OS thread of its own that the kernel wakes to the microsecond, and waits
-// for it.
+// onPunctualThread runs f on an OS thread of its own, which the kernel wakes with microsecond precision, and waits for
+// f to return.
 func onPunctualThread(f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with its finer timer slack
+		runtime.LockOSThread() // never unlocked: the thread, with its changed timer slack, ends with the goroutine
 		unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 		done <- f()
 	}()

@@ -18,54 +18,56 @@ import (
 	"gatehouse/shared/localserver"
 )
 
-// suite is the whole measurement.
+// suite is the whole measurement, with its settings and results.
 type suite struct {
 	rounds    int
-	time      time.Duration // of each measurement, without warm-up
-	timeout   string        // grpc-timeout of all calls
-	rate      float64       // of the open loop
-	only      string        // daemons or scenarios, comma separated; "" is all
+	time      time.Duration // duration of each measurement, without the warm-up
+	timeout   string        // header grpc-timeout of all calls
+	rate      float64       // requests a second in the open loop
+	only      string        // names of daemons or scenarios, separated by commas; "" means everything
 	noGoBench bool
 	short     bool
 
 	results
 	testbed *testbed
 	redis   *localserver.Server
-	incrby  []float64 // µs of Redis' CPU for each command of redis-benchmark
+	incrby  []float64 // CPU time in µs that Redis uses for each command of redis-benchmark
 	report  *report
 }
 
-// line identifies one line of a table: the target, the scenario and the kind of load.
+// line identifies one row of a table: the target, the scenario, and the kind of load.
 type line struct {
 	scenario, target string
 	open             bool
-	rate             float64 // of the open loop; 0 is the suite's
+	rate             float64 // rate of the open loop; 0 means suite.rate
 	via              via
 }
 
-// via is what is between the load and the target, "" for nothing.
+// via says what is special about a load: a program between the load and the target, or something that happens at the
+// same time; "" means nothing.
 type via string
 
 const (
-	viaGRPCGo via = "grpc-client" // calls by grpc-go's client
-	viaEnvoy  via = "envoy"       // HTTP requests for which an Envoy calls the target
-	viaTap    via = "tap"         // nothing, but a listener has the target's /tap open
-	viaTop    via = "top"         // nothing, but the target keeps /recent and /top
-	viaFlood  via = "flood"       // nothing, but many clients sign in without pause
+	viaGRPCGo via = "grpc-client" // calls are made with grpc-go's client
+	viaEnvoy  via = "envoy"       // HTTP requests go through an Envoy, which calls the target
+	viaTap    via = "tap"         // the target's page /tap is being read
+	viaTop    via = "top"         // the target keeps the data for the pages /recent and /top
+	viaFlood  via = "flood"       // many other clients sign in without pause
 )
 
-// group is measured target by target within each round, so that all targets meet the same conditions.
+// group is a list of rows that are measured one directly after the other in each round, so that all meet the same
+// conditions.
 type group []line
 
-// library is the target whose gRPC server is grpc-go.
+// library is the name of the target whose gRPC server is grpc-go.
 const library = "memory, grpc-go"
 
-// closed and open return lines of one scenario.
+// closed returns rows of one scenario in a closed loop, one for each target. open does the same in an open loop.
 func closed(scenario string, targets ...string) group {
 	return like(line{scenario: scenario}, targets...)
 }
 
-// each returns lines of one target.
+// each returns rows of one target, one for each scenario.
 func each(target string, scenarios ...string) (g group) {
 	for _, scenario := range scenarios {
 		g = append(g, line{scenario: scenario, target: target})
@@ -103,12 +105,13 @@ func groups() []group {
 }
 
 const (
-	slowRate, fastRate = 2_000, 30_000 // calls a second of the open loops in addition to that of -rate
-	// neighbours is small calls on one connection on which every largeEvery-th call has 64 descriptors that are
-	// searched for patterns.
+	// Requests a second of further open loops, in addition to the one with suite.rate.
+	slowRate, fastRate = 2_000, 30_000
+	// neighbours is a scenario of small calls on one connection, on which every largeEvery-th call is large: it has 64
+	// descriptors whose values are searched for patterns.
 	neighbours = "neighbours"
 	largeEvery = 20
-	// envoyConns is how many requests an Envoy has in flight.
+	// envoyConns is the number of requests that an Envoy has in flight.
 	envoyConns = 16
 )
 
@@ -160,7 +163,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 		defer file.Close()
 		s.report.out = io.MultiWriter(out, file)
 	}
-	return errors.Join(s.run(ctx), s.testbed.close()) // a daemon without a clean shutdown is an error too
+	return errors.Join(s.run(ctx), s.testbed.close()) // close returns an error if a daemon did not shut down cleanly
 }
 
 func (s *suite) run(ctx context.Context) error {
@@ -197,7 +200,7 @@ func (s *suite) auth(ctx context.Context) error {
 	return a.run(ctx)
 }
 
-// inOrder runs steps until one fails.
+// inOrder calls steps one after the other until one returns an error.
 func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -207,12 +210,12 @@ func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
 	return nil
 }
 
-// ratelimit measures the ratelimit daemon and prints the results.
+// ratelimit measures the rate limit daemon and prints the results.
 func (s *suite) ratelimit(ctx context.Context) error {
 	return inOrder(ctx, s.ratelimitHeader, s.start, s.measureRounds, s.otherBudgets, s.stop)
 }
 
-// measureRounds measures what -only selects and prints it.
+// measureRounds measures, in several rounds, what -only selects, and prints the results.
 func (s *suite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
@@ -233,7 +236,7 @@ func (s *suite) measureRounds(ctx context.Context) error {
 	return nil
 }
 
-// stop ends all targets: idle ones would wake up now and then during the next measurement.
+// stop stops all targets: even idle targets would run now and then during the next measurement.
 func (s *suite) stop(context.Context) error {
 	for _, t := range s.targets {
 		if err := s.testbed.stop(t); err != nil {
@@ -243,7 +246,7 @@ func (s *suite) stop(context.Context) error {
 	return nil
 }
 
-// start starts all targets. They run during the whole suite: an idle one costs next to nothing.
+// start starts all targets, which run during the whole suite, since an idle target uses next to no CPU time.
 func (s *suite) start(ctx context.Context) (err error) {
 	if s.redis, err = startServer(ctx, s.testbed, localserver.Redis, localserver.RedisOptions{}); err != nil {
 		return err
@@ -300,13 +303,14 @@ func (s *suite) start(ctx context.Context) (err error) {
 	return s.startEnvoys(ctx)
 }
 
-// asked reports whether -only selects one of the names, of daemons or scenarios.
+// asked reports whether -only selects one of the names, which are names of daemons or scenarios.
 func (s *suite) asked(names ...string) bool {
 	only := strings.Split(s.only, ",")
 	return s.only == "" || slices.ContainsFunc(names, func(name string) bool { return slices.Contains(only, name) })
 }
 
-// needs maps a yardstick, twin or scenario to the scenarios for which it is measured too.
+// needs maps a scenario to the scenarios that cannot be measured or compared without it. It is measured too if -only
+// selects one of them.
 var needs = map[string][]string{
 	"fixed": {"sliding", "bucket", string(viaTap), string(viaTop)}, "fixed hot": {"bucket hot"},
 	"fixed overlimit": {"sliding overlimit"}, "fixed list": {"list"}, "values": {"cidr"},
@@ -317,29 +321,29 @@ var needs = map[string][]string{
 	"hash:4":     {"password", "passkey"},
 	"sign:RS256": {"refresh", "passkey"},
 	"sign:ES256": {"refresh"},
-	// Only accounts that have signed up can sign out.
+	// Accounts must sign up before they can sign out.
 	"signup": {"logout"},
-	// Only challenges that were begun can be answered.
+	// Sign-ins must begin before their challenges can be answered.
 	"options": {"passkey"}, "health": {"passkey"},
 	// The large database is compared with the small one.
 	"user": {"million"}, "refresh": {"million"}, "password": {"million", "passkey"},
 }
 
-// wants reports whether a line is to be measured: -only names its daemon, its scenario, its via, its kind, or a
-// scenario that needs it.
+// wants reports whether a row is to be measured: because -only names its daemon, its scenario, its via, or "limits" for
+// a row with these rules, or names a scenario that needs the row's.
 func (s *suite) wants(daemon string, l line) bool {
 	return s.asked(daemon, l.scenario) || l.via != "" && s.asked(string(l.via)) ||
 		strings.Contains(l.target, limitsRules) && s.asked("limits") ||
 		l.via == "" && s.asked(needs[l.scenario]...)
 }
 
-// ratelimitNames returns the names of the rate limit daemon's scenarios for -only.
+// ratelimitNames returns the names of ratelimit's scenarios for -only.
 func ratelimitNames() []string {
 	return append(slices.Collect(maps.Keys(scenarios)), neighbours, "limits", string(viaGRPCGo), string(viaEnvoy),
 		string(viaTap), string(viaTop))
 }
 
-// measureLine measures one line once.
+// measureLine measures one row once.
 func (s *suite) measureLine(ctx context.Context, _ int, l line) (sample, error) {
 	if l.via == viaTap {
 		stop, err := listen(ctx, s.target(l))
@@ -351,15 +355,15 @@ func (s *suite) measureLine(ctx context.Context, _ int, l line) (sample, error) 
 	return s.load(l).measure(s.target(l).read)
 }
 
-// load returns the requests to a line's target.
+// load returns the load for a row: the requests to send, and to which target.
 func (s *suite) load(l line) load {
 	t, calls := s.target(l), grpcTraffic{scenario: scenarios[l.scenario], streams: 64, timeout: s.timeout}
 	to := load{addr: t.addr, traffic: calls, conns: 4, warm: 300 * time.Millisecond, run: s.time}
-	to.over = calls.scenario.over && t.debug != "" // a yardstick answers OK
+	to.over = calls.scenario.over && t.debug != "" // a yardstick always answers OK
 	if l.open {
 		to.rate = cmp.Or(l.rate, s.rate)
 		if to.rate < 5_000 {
-			to.run = 3 * s.time // a percentile of few calls says little
+			to.run = 3 * s.time // longer, since a percentile of few calls says little
 		}
 	}
 	switch {

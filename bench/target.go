@@ -19,35 +19,35 @@ import (
 	"gatehouse/shared/subprocess"
 )
 
-// target is a process under measurement.
+// target is a process that is measured.
 type target struct {
 	name    string
-	addr    string // its gRPC listener
-	http    string // the daemon's HTTP listener
-	debug   string // its debug listener, "" for a yardstick
+	addr    string // address of its gRPC or HTTP listener, to which the load is sent
+	http    string // address of a daemon's HTTP listener
+	debug   string // address of a daemon's debug port; "" for a yardstick
 	process *subprocess.Process
-	envoy   *target               // an Envoy that calls it, nil without one
-	stores  []*localserver.Server // the stores that count; none when it counts in process or not at all
-	rules   string                // its rules file
+	envoy   *target               // the Envoy that calls it; nil if there is none
+	stores  []*localserver.Server // servers in which it counts; none if it counts in its own memory or not at all
+	rules   string                // path of its rules file
 }
 
-// testbed starts targets and ends all of them. Its folder has their rules and logs.
+// testbed starts targets and stops them at the end. Its folder has their rules and logs.
 type testbed struct {
 	dir     string
-	daemon  string   // path of bin/ratelimit
-	statsd  []string // settings of its statistics
-	extra   []string // further settings of ratelimit, NAME=value
+	daemon  string   // path of the program bin/ratelimit
+	statsd  []string // settings that say where ratelimit sends statistics
+	extra   []string // additional settings of ratelimit, each NAME=value
 	started []*target
 
-	against    string   // folder with earlier programs, "" for none
-	authDaemon string   // path of bin/auth
-	authExtra  []string // further settings of auth
+	against    string   // folder with earlier programs; "" for none
+	authDaemon string   // path of the program bin/auth
+	authExtra  []string // additional settings of auth
 
-	group   *controlGroup          // in which processes start now; nil: none
-	servers []interface{ Close() } // end after the targets
+	group   *controlGroup          // the control group in which processes start now; nil for none
+	servers []interface{ Close() } // closed after the targets have ended
 }
 
-// startServer starts a server that ends after all targets.
+// startServer starts a server, which is closed after all targets have ended.
 func startServer[S interface{ Close() }, O any](ctx context.Context, l *testbed,
 	start func(context.Context, O) (S, error), options O) (S, error) {
 	server, err := start(ctx, options)
@@ -57,10 +57,10 @@ func startServer[S interface{ Close() }, O any](ctx context.Context, l *testbed,
 	return server, err
 }
 
-// grace is how long a target may take to end by itself: longer than the daemon's drain deadline.
+// grace is how long a target may take to end by itself. It is longer than the daemons' own time for draining.
 const grace = 15 * time.Second
 
-// close ends everything. It returns an error if a daemon did not shut down cleanly.
+// close stops all targets and closes all servers. It returns an error if a daemon did not shut down cleanly.
 func (l *testbed) close() error {
 	var err error
 	for _, t := range l.started {
@@ -72,8 +72,8 @@ func (l *testbed) close() error {
 	return errors.Join(err, os.RemoveAll(l.dir))
 }
 
-// settings adds further settings of the daemons, NAME=value separated by spaces: AUTH_… are auth's, GO… (those of the
-// Go runtime) are both daemons', others ratelimit's.
+// settings adds settings of the daemons. text has NAME=value separated by spaces. Names that begin with AUTH_ are for
+// auth, those that begin with GO, which are for the Go runtime, for both daemons, and all others for ratelimit.
 func (l *testbed) settings(text string) {
 	for _, setting := range strings.Fields(text) {
 		auth, runtime := strings.HasPrefix(setting, "AUTH_"), strings.HasPrefix(setting, "GO")
@@ -86,7 +86,7 @@ func (l *testbed) settings(text string) {
 	}
 }
 
-// stop ends one target, and the Envoy in front of it, before the others end.
+// stop stops one target, and the Envoy in front of it, before the end of the measurement.
 func (l *testbed) stop(t *target) error {
 	if t.envoy != nil {
 		if err := l.stop(t.envoy); err != nil {
@@ -100,7 +100,7 @@ func (l *testbed) stop(t *target) error {
 	return nil
 }
 
-// yardstick starts this program again as a yardstick of the kind that is its name.
+// yardstick starts another process of this program as a yardstick. Its kind is also its name.
 func (l *testbed) yardstick(ctx context.Context, kind, database string) (*target, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -117,8 +117,8 @@ func (l *testbed) yardstick(ctx context.Context, kind, database string) (*target
 		})
 }
 
-// daemon is a rate limit daemon to start: on the given stores, a Redis unless the settings say otherwise, or without
-// stores on its in-process store.
+// daemon describes a ratelimit daemon to start. It counts in the given stores, which are a Redis unless the settings
+// say otherwise; without stores, it counts in its own memory.
 type daemon struct {
 	name     string
 	rules    []byte
@@ -126,7 +126,8 @@ type daemon struct {
 	settings []string
 }
 
-// ratelimit starts a program of the daemon and returns after its first decision.
+// ratelimit starts the given program as a ratelimit daemon and returns when it has made its first decision. suffix is
+// appended to the daemon's name.
 func (l *testbed) ratelimit(ctx context.Context, program, suffix string, d daemon) (*target, error) {
 	home := filepath.Join(l.dir, d.name+suffix)
 	t := &target{name: d.name + suffix, rules: filepath.Join(home, "config", "bench.yaml"), stores: d.stores}
@@ -154,14 +155,14 @@ func (l *testbed) ratelimit(ctx context.Context, program, suffix string, d daemo
 	return t, l.start(ctx, t, cmd, t.decides)
 }
 
-// decides requests one decision.
+// decides requests one decision, and returns an error if there is none.
 func (t *target) decides(context.Context) error {
 	_, err := load{addr: t.addr, traffic: grpcTraffic{scenario: scenarios["unmatched"], streams: 1}, conns: 1, calls: 1,
 		run: time.Second}.drive()
 	return err
 }
 
-// start starts a target's process, and returns when ready does not fail any more.
+// start starts a target's process and returns when ready no longer returns an error.
 func (l *testbed) start(ctx context.Context, t *target, cmd *exec.Cmd, ready func(context.Context) error) error {
 	if err := l.begin(t, cmd); err != nil {
 		return err
@@ -169,13 +170,13 @@ func (l *testbed) start(ctx context.Context, t *target, cmd *exec.Cmd, ready fun
 	return l.retry(ctx, t, ready)
 }
 
-// command returns a command of a program of this folder, not one on PATH.
+// command returns a command that runs a program in the present folder, not one on PATH.
 func command(program string, args ...string) *exec.Cmd {
-	path, _ := filepath.Abs(program) // fails only if the folder has been removed
+	path, _ := filepath.Abs(program) // fails only if the present folder has been removed
 	return exec.Command(path, args...)
 }
 
-// begin starts a target's process, with a log of its own, in a folder without a .env.
+// begin starts a target's process in a folder of its own, without a .env, with a log there.
 func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
 	cmd.Dir = filepath.Join(l.dir, t.name)
 	if err := os.MkdirAll(cmd.Dir, 0o755); err != nil {
@@ -185,7 +186,7 @@ func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has a descriptor of its own
+	defer log.Close() // the child has a file descriptor of its own
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(cmd.Env, "PATH="+os.Getenv("PATH"))
 	if l.group != nil {
 		l.group.enter(cmd)
@@ -196,7 +197,7 @@ func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
 	return err
 }
 
-// retry calls ask until it succeeds, the target ends, or a minute is over.
+// retry calls ask until it returns nil. It gives up when the target ends or after a minute.
 func (l *testbed) retry(ctx context.Context, t *target, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -215,7 +216,7 @@ func (l *testbed) retry(ctx context.Context, t *target, ask func(context.Context
 	}
 }
 
-// logTail returns the end of a daemon's log.
+// logTail returns the end of a target's log.
 func (l *testbed) logTail(t *target) string {
 	log, err := os.ReadFile(filepath.Join(l.dir, t.name, "log"))
 	if err != nil {
@@ -227,7 +228,7 @@ func (l *testbed) logTail(t *target) string {
 //go:embed envoy.yaml
 var envoyConfig string
 
-// startEnvoys starts an Envoy in front of each target that is measured through one, if Envoy is installed.
+// startEnvoys starts an Envoy in front of each target that is also measured through an Envoy, if Envoy is installed.
 func (s *suite) startEnvoys(ctx context.Context) error {
 	program := localserver.Envoy(".")
 	for _, l := range s.testbed.withEditions(slices.Concat(groups()...), 0) {
@@ -245,13 +246,13 @@ func (s *suite) startEnvoys(ctx context.Context) error {
 	return nil
 }
 
-// envoy starts an Envoy in front of a target and waits until a request has passed.
+// envoy starts an Envoy in front of a target and waits until a request has passed through both.
 func (l *testbed) envoy(ctx context.Context, program string, front *target) error {
 	ports, err := localserver.FreePorts(2)
 	if err != nil {
 		return err
 	}
-	_, service, _ := net.SplitHostPort(front.addr) // made of a free port
+	_, service, _ := net.SplitHostPort(front.addr) // cannot fail: the port is a number
 	t := &target{name: "envoy of " + front.name, addr: "127.0.0.1:" + ports[0]}
 	config := filepath.Join(l.dir, "envoy-"+ports[0]+".yaml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, envoyConfig, ports[0], ports[1], service), 0o644); err != nil {
@@ -262,7 +263,7 @@ func (l *testbed) envoy(ctx context.Context, program string, front *target) erro
 	return l.start(ctx, t, cmd, t.answers("/", ""))
 }
 
-// throughEnvoy returns requests for which Envoy calls with the values of a scenario of one entry.
+// throughEnvoy returns HTTP requests for which Envoy calls ratelimit with the values of a scenario that has one entry.
 func throughEnvoy(s scenario) httpTraffic {
 	next := numbers(s)
 	return httpTraffic{

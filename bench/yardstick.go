@@ -30,8 +30,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// runYardstick runs a server that decides nothing: what any server in Go pays for the protocol, or for one thing that
-// the daemon has to do. It serves until ctx ends, after writing its address as the first line.
+// runYardstick runs a server that decides nothing. It shows what any server in Go pays for the protocol or, depending
+// on its kind, for one thing that a daemon has to do for a request. It writes its address as a line to out, and serves
+// until ctx ends.
 func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("yardstick", flag.ContinueOnError)
 	kind := flags.String("kind", "tuned single", "gRPC: plain or tuned with the constant answer to the scenario single, "+
@@ -64,7 +65,7 @@ func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// grpcYardstick returns a rate limit service with a constant answer.
+// grpcYardstick returns a rate limit service that always gives the same answer.
 func grpcYardstick(kind, answer string) (serve func(net.Listener) error, stop func(), err error) {
 	create, response := grpcServers[kind], answers[answer]
 	if create == nil || response == nil {
@@ -74,12 +75,12 @@ func grpcYardstick(kind, answer string) (serve func(net.Listener) error, stop fu
 	return server.Serve, server.Stop, nil
 }
 
-// grpcServers has grpc-go as its documentation shows it, and grpc-go as fast as it could be made.
+// grpcServers are two servers of grpc-go: as its documentation shows it, and as fast as it could be made.
 var grpcServers = map[string]func(*ratelimitv3.RateLimitResponse) *grpc.Server{
 	"plain": plainServer, "tuned": tunedServer,
 }
 
-// answers are the daemon's answers to the scenarios' requests, so that both sides send as many bytes.
+// answers are the daemon's answers to the requests of the scenarios, so that daemon and yardstick send as many bytes.
 var answers = map[string]*ratelimitv3.RateLimitResponse{
 	"single": {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited}},
 	"multi": {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited, limited,
@@ -120,14 +121,14 @@ func (ready) Name() string                           { return "proto" }
 func (ready) Unmarshal(mem.BufferSlice, any) error   { return nil }
 func (r ready) Marshal(any) (mem.BufferSlice, error) { return r.bytes, nil }
 
-// tunedServer does not parse requests, and its answer is prepared.
+// tunedServer returns a grpc-go server that does not parse requests and has its answer prepared.
 func tunedServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
-	// No collection below 128 MiB, which this program never reaches: it allocates next to nothing.
+	// Do not collect garbage below 128 MiB. The program never reaches that, because it allocates next to nothing.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(128 << 20)
 	bytes, err := proto.Marshal(answer)
 	if err != nil {
-		panic(err) // a constant of this file
+		panic(err) // cannot fail: the message is a constant of this file
 	}
 	server := grpc.NewServer(
 		grpc.ForceServerCodecV2(ready{bytes: mem.BufferSlice{mem.SliceBuffer(bytes)}}),
@@ -154,8 +155,8 @@ const (
 	yardstickRows = 10_000
 	// yardstickAnswer is as long as the answer to GET /health.
 	yardstickAnswer = `{"version":"0.0.0","name":"Yardstick","description":"answers the same few words to everybody, at once"}`
-	// yardstickTable has the columns that refreshing a session reads and writes, and room on its pages for the new
-	// version of a row.
+	// yardstickTable has the columns that refreshing a session reads and writes, and free space on its pages for the
+	// new versions of rows.
 	yardstickTable = `create table yardstick (
 		id integer primary key, counter bigint not null, at timestamptz not null, agent text not null, ip text not null
 	) with (fillfactor = 70)`
@@ -181,7 +182,7 @@ func httpYardstick(ctx context.Context, kind, database string) (serve func(net.L
 	return server.Serve, func() { server.Close() }, nil
 }
 
-// yardstickWork returns the work of a kind.
+// yardstickWork returns the function that does the work of a kind of yardstick.
 func yardstickWork(ctx context.Context, kind, database string) (func(context.Context) error, error) {
 	switch kind, detail, _ := strings.Cut(kind, ":"); kind {
 	case "handler":
@@ -191,7 +192,7 @@ func yardstickWork(ctx context.Context, kind, database string) (func(context.Con
 		if err != nil {
 			return nil, err
 		}
-		config.MaxConns = authPool // as many as the compared daemon has
+		config.MaxConns = authPool // the same number as the daemon to compare with
 		pool, err := pgxpool.NewWithConfig(ctx, config)
 		if kind == "select" {
 			return func(ctx context.Context) error {
@@ -220,7 +221,7 @@ func yardstickWork(ctx context.Context, kind, database string) (func(context.Con
 	return nil, fmt.Errorf("no kind %q", kind)
 }
 
-// signer returns work that signs as a token with the algorithm is signed.
+// signer returns a function that signs a digest as the daemon signs a token with the algorithm.
 func signer(algorithm string) (func(context.Context) error, error) {
 	digest := sha256.Sum256([]byte(yardstickAnswer))
 	var key crypto.Signer

@@ -1,5 +1,5 @@
-// Command ratelimit decides whether a request is within its limit: Envoy's v3 RateLimitService over
-// gRPC, and the same over HTTP /json. docs/settings.md lists its settings.
+// Command ratelimit decides whether requests are within their limits. It serves Envoy's v3 RateLimitService over gRPC,
+// and the same over HTTP at /json. docs/settings.md lists its settings.
 package main
 
 import (

@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"gatehouse/shared/imagetest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/systemdtest"
 )
 
 var shippedDaemons = []string{"auth", "ratelimit"}
 
-// needProgram skips without it.
+// needProgram skips t without a program that make test does not install.
 func needProgram(t *testing.T, name, from string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
@@ -29,9 +30,7 @@ func exposure(t *testing.T, text string) (complaints string, exposed float64) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "gatehouse.service")
 	text = regexp.MustCompile(`(?m)^ExecStart=.*$`).ReplaceAllString(text, "ExecStart=/bin/true")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 	verify, _ := exec.Command("systemd-analyze", "verify", "--man=no", file).CombinedOutput()
 	out, _ := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", file).CombinedOutput()
 	level := regexp.MustCompile(`Overall exposure level for \S+: ([\d.]+)`).FindSubmatch(out)
@@ -39,16 +38,15 @@ func exposure(t *testing.T, text string) (complaints string, exposed float64) {
 		t.Skipf("systemd-analyze judges no unit here: %s", out)
 	}
 	exposed, err := strconv.ParseFloat(string(level[1]), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(verify), exposed
 }
 
 // The units are without a complaint and hardly exposed; mutations of them are not.
 func TestUnits(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "systemd-analyze", "systemd")
+	_, err := exec.LookPath("systemd-analyze")
+	must.Have(t, err)
 	unit := func(daemon string) string {
 		return filepath.Join("..", daemon, "deploy", "systemd", "gatehouse-"+daemon+".service")
 	}
@@ -109,9 +107,7 @@ func TestPackages(t *testing.T) {
 					t.Errorf("%s sets something: %s", settings, line)
 				}
 			}
-			if err := os.WriteFile(host.root+settings, []byte("LOG_LEVEL=debug\n"), 0o640); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(host.root+settings, []byte("LOG_LEVEL=debug\n"), 0o640))
 			host.dpkg(t, "--install", build("v0.1.0", "next.deb"))
 			if got := string(contents(t, host.root+settings)); got != "LOG_LEVEL=debug\n" {
 				t.Errorf("after the upgrade %s is %q", settings, got)
@@ -131,9 +127,7 @@ func TestPackages(t *testing.T) {
 func contents(t *testing.T, file string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return b
 }
 
@@ -144,14 +138,10 @@ func newHost(t *testing.T) host {
 	t.Helper()
 	h := host{t.TempDir()}
 	for _, dir := range []string{"updates", "info", "triggers"} {
-		if err := os.MkdirAll(filepath.Join(h.root, "var/lib/dpkg", dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(filepath.Join(h.root, "var/lib/dpkg", dir), 0o755))
 	}
 	for _, file := range []string{"status", "available"} {
-		if err := os.WriteFile(filepath.Join(h.root, "var/lib/dpkg", file), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(h.root, "var/lib/dpkg", file), nil, 0o644))
 	}
 	return h
 }
@@ -175,8 +165,6 @@ func (h host) files(t *testing.T) (all []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return all
 }

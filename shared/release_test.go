@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 // What make release refuses: changed files, another Go, a tag without its heading, below the newest one, or final while
@@ -50,20 +52,12 @@ func releasable(t *testing.T) string {
 	dir := t.TempDir()
 	for _, name := range []string{".ci/release", "auth/CHANGELOG.md", "ratelimit/CHANGELOG.md", "README.md", ".gitignore"} {
 		text, err := os.ReadFile(filepath.Join("..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
+		must.Succeed(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), text, 0o755))
 	}
 	version, err := exec.Command("go", "env", "GOVERSION").Output() // whichever Go tests run with
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if out, err := inRepo(dir, "sh", "-c", "sed -i 's/^go=.*/go="+strings.TrimSpace(string(version))+"/' .ci/release && "+
 		"git init -q && git add . && git commit -qm one && git commit -q --allow-empty -m two"); err != nil {
 		t.Fatalf("%v: %s", err, out)

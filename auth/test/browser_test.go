@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"image"
 	"image/color"
 	"image/draw"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
@@ -36,7 +38,7 @@ func needBrowser(t *testing.T) (node, modules string) {
 		t.Skip("-short: needs a browser")
 	}
 	if _, err := localserver.Find("chromium"); err != nil {
-		missing(t, "browser tests run Debian's chromium: %v", err)
+		must.Have(t, fmt.Errorf("browser tests run Debian's chromium: %w", err))
 	}
 	return clientLibrary(t)
 }

@@ -13,6 +13,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -25,9 +26,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 	tables := []string{"users", "identities", "sessions", "one_time_tokens", "flows", "outbox", "audit", "limits",
 		"spent_id_tokens", "external_states"}
 	idp, err := fakeidp.Start(fakeidp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer idp.Close()
 	env := append(environment(at), providersAt(idp, "http://localhost:9999/callback")...)
 	patient := start(t, append(env, "AUTH_DB_CLEANUP_ENABLED=false")) // with time enough to prepare
@@ -90,9 +89,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 	})
 
 	conn, err := pgx.Connect(t.Context(), at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(t.Context())
 	run := func(sql string) {
 		t.Helper()
@@ -112,9 +109,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			state = map[string]string{}
 			var name, text string
 			r, err := conn.Query(t.Context(), strings.Join(every, " union all "))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if _, err := pgx.ForEachRow(
 				r, []any{&name, &text}, func() error { state[name] = text; return nil }); err != nil {
 				t.Fatal(err)
@@ -129,9 +124,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			before := whole()
 			run(`begin; lock table ` + table + ` in access exclusive mode`)
 			r, err := client.do(q.method, d.http+q.path, q.bearer, q.body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			// No statement may get the lock after its caller got the answer.
 			run(`select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where wait_event_type = 'Lock'`)
 			run(`rollback`)

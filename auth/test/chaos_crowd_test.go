@@ -14,6 +14,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -25,9 +26,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	for range 20 {
 		d := launch(t, t.TempDir(), environment(url))
 		time.Sleep(time.Duration(chance.IntN(250)) * time.Millisecond)
-		if err := d.Signal(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Signal(syscall.SIGKILL))
 		<-d.Ended()
 	}
 	d := start(t, environment(url))
@@ -47,9 +46,7 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 	url := pg.PostgresURL("postgres")
 	// As in an installation the daemons aren't superusers, which some connections are reserved for.
 	for _, sql := range []string{`create role auth login`, `create database auth owner auth`} {
-		if err := execute(url, sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, execute(url, sql))
 	}
 	own := strings.Replace(pg.PostgresURL("auth"), "postgres@", "auth@", 1)
 	env := append(environment(own, onSMTP(smtp)...), "AUTH_DB_MAX_POOL_SIZE=0", "AUTH_RATE_LIMIT_EMAIL_SENT=100000",
@@ -78,17 +75,13 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 		wg.Go(func() {
 			access, token := s.str("access_token"), s.str("refresh_token")
 			for n := i; time.Now().Before(end) && !t.Failed(); n++ {
-				var looks sync.WaitGroup
-				for range 3 {
-					looks.Go(func() {
-						a, err := r.client.do("GET", r.all[n%3].http+"/user", access, "")
-						if err != nil || a.status != 200 {
-							t.Errorf("GET /user: %v %d %s", err, a.status, a.text)
-						}
-						done.Add(1)
-					})
-				}
-				looks.Wait()
+				await.Together(3, func(int) {
+					a, err := r.client.do("GET", r.all[n%3].http+"/user", access, "")
+					if err != nil || a.status != 200 {
+						t.Errorf("GET /user: %v %d %s", err, a.status, a.text)
+					}
+					done.Add(1)
+				})
 				a, err := r.client.do("POST", r.all[n%3].http+refreshPath, "", refreshing(token))
 				if err != nil || a.status != 200 {
 					t.Errorf("refresh: %v %d %s", err, a.status, a.text)
@@ -99,9 +92,7 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 		})
 	}
 	for time.Now().Before(end) {
-		if err := r.all[0].Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.all[0].Signal(syscall.SIGHUP))
 		time.Sleep(100 * time.Millisecond)
 	}
 	wg.Wait()
@@ -118,9 +109,7 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 	}
 
 	// A restarted database: the next requests may get a closed connection, and are answered to retry.
-	if err := pg.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, pg.Restart(context.Background()))
 	told := map[int]int{}
 	for i, s := range sessions {
 		a, err := r.client.do("GET", r.all[i%3].http+"/user", s.str("access_token"), "")

@@ -15,6 +15,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -219,22 +220,18 @@ func (s *storm) act(ctx context.Context, p *person, chance *rand.Rand) bool {
 // refresh rotates the token, by so many clients at once; all get the same child.
 func (s *storm) refresh(ctx context.Context, p *person, clients int) bool {
 	children := make([]reply, clients)
-	var wg sync.WaitGroup
 	var gaveUp atomic.Bool
-	for i := range clients {
-		wg.Go(func() {
-			r, _, ok := s.ask(ctx, "refresh", "POST", refreshPath, "", refreshing(p.tokens[len(p.tokens)-1]))
-			switch {
-			case !ok:
-				gaveUp.Store(true)
-			case r.status != 200:
-				s.wrong(p, "refresh", r)
-				gaveUp.Store(true)
-			}
-			children[i] = r
-		})
-	}
-	wg.Wait()
+	await.Together(clients, func(i int) {
+		r, _, ok := s.ask(ctx, "refresh", "POST", refreshPath, "", refreshing(p.tokens[len(p.tokens)-1]))
+		switch {
+		case !ok:
+			gaveUp.Store(true)
+		case r.status != 200:
+			s.wrong(p, "refresh", r)
+			gaveUp.Store(true)
+		}
+		children[i] = r
+	})
 	if gaveUp.Load() {
 		return false
 	}
@@ -269,17 +266,11 @@ func (s *storm) stopDaemons() {
 // strike does one bad thing to a daemon, the database or all, and mends it.
 func (s *storm) strike(chance *rand.Rand) (what []string) {
 	t := s.t
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	moment := func() { time.Sleep(time.Duration(chance.IntN(150)) * time.Millisecond) }
 	i := chance.IntN(len(s.daemons))
 	d := s.daemons[i]
 	killDaemon := func(d *instance) {
-		must(d.Signal(syscall.SIGKILL))
+		must.Succeed(t, d.Signal(syscall.SIGKILL))
 		<-d.Ended()
 	}
 	switch n := chance.IntN(20); {
@@ -291,44 +282,44 @@ func (s *storm) strike(chance *rand.Rand) (what []string) {
 	case n < 9:
 		s.pg.Kill()
 		moment()
-		must(s.pg.Restart(t.Context()))
+		must.Succeed(t, s.pg.Restart(t.Context()))
 		return []string{"database killed"}
 	case n < 13: // a machine with all of them
 		s.pg.Kill()
 		for _, d := range s.daemons {
 			killDaemon(d)
 		}
-		must(s.pg.Restart(t.Context()))
+		must.Succeed(t, s.pg.Restart(t.Context()))
 		s.startDaemons(0, 1)
 		return []string{"database killed", "daemon killed", "daemon killed"}
 	case n < 14:
-		must(s.pg.Stop())
+		must.Succeed(t, s.pg.Stop())
 		moment()
 		killDaemon(d)
-		must(s.pg.Cont())
+		must.Succeed(t, s.pg.Cont())
 		s.startDaemons(i)
 		return []string{"daemon killed"}
 	case n < 16:
-		must(d.Signal(syscall.SIGSTOP))
+		must.Succeed(t, d.Signal(syscall.SIGSTOP))
 		s.pg.Kill()
-		must(s.pg.Restart(t.Context()))
-		must(d.Signal(syscall.SIGCONT))
+		must.Succeed(t, s.pg.Restart(t.Context()))
+		must.Succeed(t, d.Signal(syscall.SIGCONT))
 		return []string{"database killed"}
 	case n < 18:
-		must(d.Signal(syscall.SIGSTOP))
+		must.Succeed(t, d.Signal(syscall.SIGSTOP))
 		moment()
-		must(d.Signal(syscall.SIGCONT))
+		must.Succeed(t, d.Signal(syscall.SIGCONT))
 		return []string{"daemon frozen"}
 	case n < 19:
-		must(s.pg.Stop())
+		must.Succeed(t, s.pg.Stop())
 		moment()
 		if chance.IntN(4) == 0 {
 			time.Sleep(2500 * time.Millisecond) // longer than a request may take
 		}
-		must(s.pg.Cont())
+		must.Succeed(t, s.pg.Cont())
 		return []string{"database frozen"}
 	default:
-		must(d.Stop(20 * time.Second))
+		must.Succeed(t, d.Stop(20*time.Second))
 		s.startDaemons(i)
 		return []string{"daemon restarted"}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -86,15 +85,11 @@ func TestThroughPgBouncer(t *testing.T) {
 			do(i+1, 404, "GET", "/admin/users/"+user, admin, "")
 		}
 	}
-	var wg sync.WaitGroup
-	for worker := range 8 {
-		wg.Go(func() {
-			for n := range 2 {
-				life(worker + 8*n)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(8, func(worker int) {
+		for n := range 2 {
+			life(worker + 8*n)
+		}
+	})
 	do(0, 200, "GET", "/admin/audit", admin, "")
 
 	// The pooler is gone for a while.

@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -19,19 +20,13 @@ import (
 // answer makes client libraries drop their session. The same token works afterwards.
 func TestRefresh_databaseUnavailable(t *testing.T) {
 	t.Parallel()
-	must := func(t *testing.T, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	// hold takes a lock on the sessions until the returned function is called.
 	hold := func(t *testing.T, pg *localserver.Server) (release func()) {
 		conn, err := pgx.Connect(t.Context(), pg.PostgresURL("postgres"))
-		must(t, err)
+		must.Succeed(t, err)
 		_, err = conn.Exec(t.Context(), `begin; lock table sessions in access exclusive mode`)
-		must(t, err)
-		return func() { must(t, conn.Close(context.Background())) }
+		must.Succeed(t, err)
+		return func() { must.Succeed(t, conn.Close(context.Background())) }
 	}
 	// occupy takes all connections that the server has, the daemon's too, until the returned function is called.
 	occupy := func(t *testing.T, pg *localserver.Server) (release func()) {
@@ -51,7 +46,7 @@ func TestRefresh_databaseUnavailable(t *testing.T) {
 			var others int
 			err := taken[0].QueryRow(t.Context(), `select count(pg_terminate_backend(pid)) from pg_stat_activity
 				where backend_type = 'client backend' and pid <> all($1)`, pids).Scan(&others)
-			must(t, err)
+			must.Succeed(t, err)
 			return others == 0
 		})
 		return func() {
@@ -71,7 +66,7 @@ func TestRefresh_databaseUnavailable(t *testing.T) {
 				tokens = append(tokens, patient.want(t, 200, "POST", "/signup", "",
 					fmt.Sprintf(`{"email":"p%d@example.org","password":"correct horse"}`, i)).str("refresh_token"))
 			}
-			must(t, patient.Stop(time.Minute))
+			must.Succeed(t, patient.Stop(time.Minute))
 			d := start(t, append(append(env, "AUTH_API_MAX_REQUEST_DURATION=1s", "AUTH_DB_MAX_POOL_SIZE=4"), more...))
 			client := newCaller(t, 30*time.Second)
 			back := away(t, pg)
@@ -110,11 +105,11 @@ func TestRefresh_databaseUnavailable(t *testing.T) {
 	}
 	f("killed", func(t *testing.T, pg *localserver.Server) func() {
 		pg.Kill()
-		return func() { must(t, pg.Restart(context.Background())) }
+		return func() { must.Succeed(t, pg.Restart(context.Background())) }
 	})
 	f("frozen", func(t *testing.T, pg *localserver.Server) func() {
-		must(t, pg.Stop())
-		return func() { must(t, pg.Cont()) }
+		must.Succeed(t, pg.Stop())
+		return func() { must.Succeed(t, pg.Cont()) }
 	})
 	f("locked", hold)
 	f("the pool exhausted", hold, "AUTH_DB_MAX_POOL_SIZE=1")
@@ -122,12 +117,12 @@ func TestRefresh_databaseUnavailable(t *testing.T) {
 	f("read only", func(t *testing.T, pg *localserver.Server) func() {
 		set := func(value string) {
 			conn, err := pgx.Connect(t.Context(), pg.PostgresURL("postgres"))
-			must(t, err)
+			must.Succeed(t, err)
 			defer conn.Close(t.Context())
 			for _, sql := range []string{`set default_transaction_read_only = off`,
 				`alter system set default_transaction_read_only = ` + value, `select pg_reload_conf()`} {
 				_, err = conn.Exec(t.Context(), sql)
-				must(t, err)
+				must.Succeed(t, err)
 			}
 			await.True(t, "new transactions of new connections see the setting", func() bool {
 				got, err := rowsOnce[string](pg.PostgresURL("postgres"),

@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -50,9 +51,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 
 	// Requests that wait for a lock, of each kind.
 	lock, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer lock.Close(t.Context())
 	if _, err := lock.Exec(t.Context(), `begin; lock table sessions, users in access exclusive mode`); err != nil {
 		t.Fatal(err)
@@ -79,9 +78,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 	})
 
 	begun := time.Now()
-	if err := d.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Signal(syscall.SIGTERM))
 	d.log.await(t, `"msg":"stopping"`, nil)
 	await.True(t, "unready while requests are still taken", func() bool {
 		r, err := client.do("GET", d.http+"/readyz", "", "")
@@ -114,9 +111,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 	case <-time.After(40 * time.Second):
 		t.Fatal("still there after 40 s")
 	}
-	if err := d.Stop(0); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, d.Stop(0))
 	t.Logf("stopped within %v", time.Since(begun))
 	if strings.Contains(d.log.text(), "were cut") {
 		t.Error("requests were cut")

@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -28,9 +29,7 @@ func TestEndpoints_databaseUnavailable(t *testing.T) {
 			session := patient.signUp(t, "ann@example.org")
 			patient.want(t, 200, "POST", "/signup", "", `{"email":"bob@example.org","password":"correct horse"}`)
 			link, _ := patient.mail(t, "bob@example.org")
-			if err := patient.Stop(time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, patient.Stop(time.Minute))
 			d := start(t, env)
 			_, service, _ := command(t, env, "", "keys", "service")
 			access, admin := session.str("access_token"), strings.TrimSpace(service)
@@ -45,9 +44,7 @@ func TestEndpoints_databaseUnavailable(t *testing.T) {
 				return r
 			}
 			confirm := "/verify?" + after(link, "/verify?")
-			if err := away(pg); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, away(pg))
 			for _, path := range []string{"/health", "/livez", "/settings", "/.well-known/jwks.json", "/openapi.json"} {
 				if r := ask("GET", path, "", ""); r.status != 200 {
 					t.Errorf("%s: %d %s", path, r.status, r.text)
@@ -102,9 +99,7 @@ func TestEndpoints_databaseUnavailable(t *testing.T) {
 				t.Errorf("GET /verify: %d %s %s", r.status, r.header.Get("Location"), r.text)
 			}
 			await.True(t, "unready", func() bool { return ask("GET", "/readyz", "", "").status == 503 })
-			if err := back(pg); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, back(pg))
 			await.True(t, "ready", func() bool { return ask("GET", "/readyz", "", "").status == 200 })
 
 			// Nothing of it has half happened: a killed one has done nothing, a frozen one all or nothing.

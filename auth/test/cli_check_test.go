@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/sms/smstest"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -94,9 +95,7 @@ func TestCheck_rowsOnly(t *testing.T) {
 		t.Fatal(out, errs)
 	}
 	conn, err := pgx.Connect(t.Context(), owner)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(),
 		"create role rows login; grant select, insert, update, delete on all tables in schema public to rows"); err !=
@@ -118,9 +117,7 @@ func TestCheck_rowsOnly(t *testing.T) {
 func TestCheck_providers(t *testing.T) {
 	t.Parallel()
 	idp, err := fakeidp.Start(fakeidp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer idp.Close()
 	free := func(name, issuer string) []string {
 		p := "AUTH_EXTERNAL_OIDC_" + name + "_"

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/must"
 )
 
 // mail preview writes every mail in every language without a database, and fails when a text can't be used.
@@ -41,9 +42,7 @@ func TestMailPreview(t *testing.T) {
 	f(2, "-kind is one of invite, ", "preview", "-kind", "x", "-o", out)
 	f(2, "-locale is one of AUTH_SITE_LOCALES, en, de, ", "preview", "-locale", "fr", "-o", out)
 	f(1, "AUTH_DEV_MAILBOX=true keeps all mails", "send-test", "ann@example.org")
-	if err := os.WriteFile(filepath.Join(templates, "recovery.html"), []byte("\n{{ .Email.x }}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(templates, "recovery.html"), []byte("\n{{ .Email.x }}"), 0o600))
 	f(1, "recovery.html:2", "preview", "-kind", "recovery", "-o", out)
 }
 
@@ -82,9 +81,7 @@ func TestCheck_templates(t *testing.T) {
 		"recovery.html":   "<a href=\"{{ .ConfirmationURL }}\">" + strings.Repeat("x", 91<<10) + "</a>",
 		"strings.en.json": `{"mails":{"confirmation":{"body":"{{ .Addressee }} {{ .SiteNam }}"}}}`,
 	} {
-		if err := os.WriteFile(filepath.Join(templates, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(templates, name), []byte(text), 0o600))
 	}
 	_, stdout, _ := command(t, environment("postgres://127.0.0.1:1/x", "AUTH_MAILER_TEMPLATE_DIR="+templates), "", "check")
 	for _, want := range []string{

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 // Package time's own Now, and the same with seconds added that are read from a file every 20 ms. The monotonic clock goes
@@ -68,14 +70,10 @@ func readShift() {
 func shiftedProgram(t testing.TB) string {
 	t.Helper()
 	out, err := exec.Command("go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	source := filepath.Join(strings.TrimSpace(string(out)), "src", "time")
 	text, err := os.ReadFile(filepath.Join(source, "time.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if strings.Count(string(text), realNow) != 1 {
 		t.Fatalf("time.Now of %s is not what this test knows how to shift", source)
 	}
@@ -85,9 +83,7 @@ func shiftedProgram(t testing.TB) string {
 	write(t, added, shiftSource)
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
 		filepath.Join(source, "time.go"): patched, filepath.Join(source, "shift.go"): added}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	write(t, filepath.Join(dir, "overlay.json"), string(overlay))
 	program := filepath.Join(dir, "auth")
 	cmd := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-buildvcs=false",
@@ -101,9 +97,7 @@ func shiftedProgram(t testing.TB) string {
 
 func write(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // shiftedInstance is a daemon whose machine's clock is wrong.
@@ -126,9 +120,7 @@ func startShifted(t testing.TB, program string, by time.Duration, env []string) 
 func (s *shiftedInstance) shift(t testing.TB, by time.Duration) {
 	t.Helper()
 	write(t, s.file+".new", strconv.Itoa(int(by/time.Second)))
-	if err := os.Rename(s.file+".new", s.file); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(s.file+".new", s.file))
 }
 
 // command runs a command of the same program, with the same clock.

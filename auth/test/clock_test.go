@@ -17,6 +17,7 @@ import (
 	"gatehouse/auth/internal/totp"
 	"gatehouse/auth/internal/webauthn/webauthntest"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -29,13 +30,9 @@ func TestClocks(t *testing.T) {
 	t.Parallel()
 	program := shiftedProgram(t)
 	key, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	jwk, err := key.PrivateJWK()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for name, setting := range map[string]string{"keys of the store": "AUTH_SITE_NAME=",
 		"AUTH_JWT_KEYS": "AUTH_JWT_KEYS=[" + string(jwk) + "]"} {
 		t.Run(name, func(t *testing.T) {
@@ -147,9 +144,7 @@ func (c *clocks) factors() {
 	enrolled := c.ahead.want(c.t, 200, "POST", "/factors", access, `{"factor_type":"totp"}`)
 	secret, _ := enrolled.body["totp"].(map[string]any)["secret"].(string)
 	key, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(secret)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.Succeed(c.t, err)
 	factor := "/factors/" + enrolled.str("id")
 	challenge := c.behind.want(c.t, 200, "POST", factor+"/challenge", access, "").str("id")
 	c.ahead.want(c.t, 200, "POST", factor+"/verify", access,

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/auth/internal/totp"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -27,9 +28,7 @@ func (c *consoleSignIn) send(t *testing.T, what, body string, more ...string) (i
 	t.Helper()
 	method, path, _ := strings.Cut(what, " ")
 	r, err := http.NewRequestWithContext(t.Context(), method, c.base+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -48,14 +47,10 @@ func (c *consoleSignIn) send(t *testing.T, what, body string, more ...string) (i
 		}
 	}
 	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return resp.StatusCode, string(text), resp.Header
 }
 
@@ -90,9 +85,7 @@ func (c *consoleSignIn) begin(t *testing.T, email, password string) {
 func TestConsole_externalURL(t *testing.T) {
 	t.Parallel()
 	ports, err := localserver.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	d := start(t, environment(testdb.Postgres(t), "AUTH_CONSOLE_ADDR=127.0.0.1:"+ports[0],
 		"AUTH_CONSOLE_EXTERNAL_URL=https://console.example"))
 	var ready struct{ Console string }
@@ -114,9 +107,7 @@ func TestConsole_externalURL(t *testing.T) {
 func TestConsole_busyPort(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	env := environment(testdb.Postgres(t), "AUTH_CONSOLE_ADDR="+l.Addr().String())
 	if status, _, stderr := command(t, env, "", "serve"); status != 1 || !strings.Contains(stderr, "AUTH_CONSOLE_ADDR: ") {
@@ -355,9 +346,7 @@ func enrolTOTP(t *testing.T, d *instance, email string) (user string, key []byte
 	factor := "/factors/" + enrolled["id"].(string)
 	key, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(
 		enrolled["totp"].(map[string]any)["secret"].(string))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	challenge := post(factor+"/challenge", token, "")["id"]
 	post(factor+"/verify", token, fmt.Sprintf(`{"challenge_id":%q,"code":%q}`, challenge,
 		totp.Code(key, totp.Step(time.Now()))))

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 )
 
@@ -30,14 +31,10 @@ func TestBrowser_demo(t *testing.T) {
 	}
 	dir := t.TempDir()
 	bin, home, mail := filepath.Join(dir, "bin"), filepath.Join(dir, "run"), filepath.Join(dir, "hostile.html")
-	if err := os.MkdirAll(filepath.Join(home, "auth"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Join(home, "auth"), 0o700))
 	for path, text := range map[string]string{mail: hostile, filepath.Join(home, "auth", ".env"): "# of the person's own\n" +
 		"AUTH_SITE_NAME='Hat Shop'\nAUTH_MAILER_TEMPLATES_RECOVERY=file://" + mail + "\n"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "grpcnotrace", "-o", bin+"/", "../../ratelimit",
 		"../../auth", "../../shared/devstack")
@@ -77,9 +74,7 @@ func startStack(t *testing.T, bin, home string) string {
 		cmd := exec.Command(filepath.Join(bin, "devstack"), "-bin", bin, "-dir", home)
 		cmd.Stdout, cmd.Stderr = said, said
 		p, err := subprocess.Start(cmd)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if said.Await("Ctrl-C stops everything.", nil, p.Ended(), 2*time.Minute) == nil {
 			t.Cleanup(func() { p.Stop(time.Minute) })
 			return said.text()
@@ -94,13 +89,9 @@ func startStack(t *testing.T, bin, home string) string {
 // TestDemo_lines: each line of the client library that the demo names is run by e2e/demo.mjs.
 func TestDemo_lines(t *testing.T) {
 	app, err := os.ReadFile("../../shared/devstack/demo/app.js")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	script, err := os.ReadFile("e2e/demo.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	lines := regexp.MustCompile(`// (supabase\.auth\..*)`).FindAllSubmatch(app, -1)
 	for _, line := range lines {
 		if !strings.Contains(string(script), string(line[1])) {

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -27,6 +28,7 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -102,9 +104,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 		routes.Handle("/", control)
 	}
 	idp, err := fakeidp.Start(fakeidp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer idp.Close()
 	routes.Handle("POST /idp/", http.StripPrefix("/idp", controlIDP(idp)))
 	gateway := httptest.NewServer(routes)
@@ -112,9 +112,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	base := gateway.URL + "/auth/v1"
 	if slices.Contains(settings, withoutGateway) {
 		ports, err := localserver.FreePorts(1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		base = "http://127.0.0.1:" + ports[0] + "/auth/v1"
 		settings = append(settings, "PORT="+ports[0])
 	}
@@ -124,9 +122,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	env = append(env, providersAt(idp, base+"/callback")...)
 	d := start(t, env)
 	at, err := url.Parse(d.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	daemon.Store(at)
 	serviceKey := func(role string) string {
 		t.Helper()
@@ -234,12 +230,8 @@ func lineScanner(r io.Reader) *bufio.Scanner {
 func clientFolder(t testing.TB, modules string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("e2e")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.CopyFS(dir, os.DirFS("e2e")))
+	must.Succeed(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
 	return dir
 }
 
@@ -253,7 +245,7 @@ func clientLibrary(t testing.TB) (node, modules string) {
 	}
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		missing(t, "the client library comes through npm: %v", err)
+		must.Have(t, fmt.Errorf("the client library comes through npm: %w", err))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
@@ -273,9 +265,7 @@ func clientLibrary(t testing.TB) (node, modules string) {
 		sum.Write(files[name])
 	}
 	root, err := filepath.Abs("../../.run/e2e")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	dir := filepath.Join(root, hex.EncodeToString(sum.Sum(nil)[:8]))
 	modules = filepath.Join(dir, "node_modules")
 	if node == "" {
@@ -287,26 +277,20 @@ func clientLibrary(t testing.TB) (node, modules string) {
 
 	// Installed next to its place and then moved there in one step: an install that was cut leaves nothing, two at
 	// once don't meet.
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(root, 0o755))
 	part, err := os.MkdirTemp(root, "part-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer os.RemoveAll(part)
 	for name, b := range files {
-		if err := os.WriteFile(filepath.Join(part, name), b, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(part, name), b, 0o644))
 	}
 	cmd := exec.CommandContext(ctx, npm, args...)
 	cmd.Dir = part
 	if out, err := cmd.CombinedOutput(); err != nil {
-		missing(t, "npm ci: %v\n%s", err, out)
+		must.Have(t, fmt.Errorf("npm ci: %w\n%s", err, out))
 	}
 	if in := strings.Replace(node, dir, part, 1); nodeVersion(ctx, in) < oldestNode {
-		missing(t, "npm ci left no node of at least %d at %s", oldestNode, in)
+		must.Have(t, fmt.Errorf("npm ci left no node of at least %d at %s", oldestNode, in))
 	}
 	if err := os.Rename(part, dir); err != nil && !errors.Is(err, os.ErrExist) {
 		if _, there := os.Stat(dir); there != nil { // another run was first
@@ -314,15 +298,6 @@ func clientLibrary(t testing.TB) (node, modules string) {
 		}
 	}
 	return node, modules
-}
-
-// missing skips the test, or fails it where everything must be there.
-func missing(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("REQUIRE_SERVERS") == "1" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
 }
 
 // hostNode is this machine's node; "" when there is none or it is too old.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -59,16 +60,12 @@ func (d *tuned) refuses(t *testing.T, code, method, path, bearer, body string) {
 func (d *tuned) request(t *testing.T, method, path, body string, headers ...string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequest(method, d.http+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	resp.Body.Close()
 	return resp
 }
@@ -235,9 +232,7 @@ func TestEffects_start(t *testing.T) {
 	await.True(t, "the tables are there", func() bool {
 		return rows[int](t, fresh, `select count(*)::int from pg_tables where tablename = 'users'`)[0] > 0
 	})
-	if err := quiet.Stop(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, quiet.Stop(20*time.Second))
 	if strings.Contains(quiet.log.text(), `"level":"info"`) || !strings.Contains(d.log.text(), `"level":"info"`) {
 		t.Errorf("LOG_LEVEL=error:\n%s\nand AUTH_LOG_LEVEL=info:\n%s", quiet.log.text(), d.log.text())
 	}

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 const backHere = "http://localhost:9999/callback"
@@ -20,9 +21,7 @@ const backHere = "http://localhost:9999/callback"
 func startIDP(t *testing.T) *fakeidp.Server {
 	t.Helper()
 	idp, err := fakeidp.Start(fakeidp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(idp.Close)
 	return idp
 }
@@ -42,17 +41,13 @@ func (d *tuned) browse(t *testing.T, path string, form url.Values, cookies []*ht
 		method = http.MethodPost
 	}
 	r, err := http.NewRequestWithContext(t.Context(), method, d.http+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for _, c := range cookies {
 		r.AddCookie(c)
 	}
 	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	resp.Body.Close()
 	return resp
 }
@@ -81,17 +76,13 @@ func (d *tuned) visit(t *testing.T, idp *fakeidp.Server, name string, u fakeidp.
 		cookies = nil
 	}
 	to, err := url.Parse(back.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	end, err := d.browse(t, "/callback?"+to.RawQuery, back.Form, cookies).Location()
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 	told, err := url.ParseQuery(end.Fragment)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for key, values := range end.Query() {
 		told[key] = values
 	}
@@ -115,13 +106,9 @@ func (d *tuned) native(t *testing.T, name, idToken string, more ...string) answe
 		in[more[i]] = more[i+1]
 	}
 	body, err := json.Marshal(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	a, err := call("POST", d.http+"/token?grant_type=id_token", "", string(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return a
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"gatehouse/auth/internal/hook"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -136,22 +137,16 @@ func count(t *testing.T, url, sql string, args ...any) (n int) {
 func value[T any](t *testing.T, url, sql string, args ...any) (v T) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(context.Background())
-	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, conn.QueryRow(t.Context(), sql, args...).Scan(&v))
 	return v
 }
 
 func execSQL(t *testing.T, url string, statements ...string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(context.Background())
 	for _, sql := range statements {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
@@ -368,9 +363,7 @@ func TestHooks_signIn(t *testing.T) {
 			t.Fatal(a.text)
 		}
 		text, _ := base64.RawURLEncoding.DecodeString(parts[1])
-		if err := json.Unmarshal(text, &m); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(text, &m))
 		return m
 	}
 	const form = `{"email":"ada@example.org","password":"a long enough one"}`

@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/webauthn"
 	"gatehouse/auth/internal/webauthn/webauthntest"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -23,21 +24,13 @@ func read(t *testing.T, m smtptest.Mail) (to, subject, text string) {
 	t.Helper()
 	message := m.Message(t)
 	subject, err := new(mime.WordDecoder).DecodeHeader(message.Header.Get("Subject"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, params, err := mime.ParseMediaType(message.Header.Get("Content-Type"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	part, err := multipart.NewReader(message.Body, params["boundary"]).NextPart()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	body, err := io.ReadAll(part)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return strings.Trim(m.To, "<>"), subject, strings.Join(strings.Fields(string(body)), " ")
 }
 
@@ -195,16 +188,10 @@ func passkeyAnswer(t *testing.T, d *instance, bearer, page string, device *webau
 	t.Helper()
 	begun := d.want(t, 200, "POST", "/passkeys/registration/options", bearer, "")
 	text, err := json.Marshal(begun.body["options"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var o webauthn.CreationOptions
-	if err := json.Unmarshal(text, &o); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(text, &o))
 	credential, err := device.Create(o, page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return `{"challenge_id":"` + begun.str("challenge_id") + `","credential":` + string(credential) + `}`
 }

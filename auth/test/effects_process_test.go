@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -30,28 +31,20 @@ func TestEffects_process(t *testing.T) {
 			"AUTH_METRICS_EXPORTER=prometheus", "OTEL_EXPORTER_PULL_HOST=127.0.0.1", "OTEL_EXPORTER_PULL_PORT=0"))
 		d.want(t, 200, "GET", "/health", "", "")
 		at, err := netip.ParseAddrPort(strings.TrimPrefix(d.http, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var metrics struct{ HTTP string }
 		d.log.await(t, `"msg":"metrics"`, &metrics)
 		resp, err := http.Get("http://" + metrics.HTTP + "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer resp.Body.Close()
 		page, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		m := regexp.MustCompile(`(?m)^go_memory_gc_goal_bytes(?:\{.*\})? (\S+)$`).FindSubmatch(page)
 		if m == nil {
 			t.Fatalf("no goal of the collector in\n%s", page)
 		}
 		goal, err := strconv.ParseFloat(string(m[1]), 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return at, goal
 	}
 	one, small := started("127.0.0.1", "0")
@@ -90,9 +83,7 @@ func TestEffects_database(t *testing.T) {
 	const kept = `select count(*)::int from limits where key = '\x01'`
 	swept, database := testdb.Postgres(t), testdb.Postgres(t)
 	start(t, environment(swept, "AUTH_DB_CLEANUP_INTERVAL=50ms"))
-	if err := execute(swept, expired); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, execute(swept, expired))
 
 	// With one core the pool keeps four connections at rest; a lock brings it to six.
 	const size, atRest = 6, 4
@@ -114,14 +105,10 @@ func TestEffects_database(t *testing.T) {
 	unseen := f("unseen", "100ms", "1h", "1h")
 	old := f("old", "1h", "100ms", "50ms")
 	daemons := []*pooled{long, rested, unseen, old}
-	if err := execute(database, expired); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, execute(database, expired))
 
 	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(), `begin; lock table users in access exclusive mode`); err != nil {
 		t.Fatal(err)

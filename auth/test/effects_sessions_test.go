@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -54,13 +55,9 @@ func TestEffects_secrets(t *testing.T) {
 	}
 
 	key, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	jwk, err := key.PrivateJWK()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	signs := func(setting string) (kid string, published bool) {
 		t.Helper()
 		d.with(t, auto, "AUTH_PASSWORD_HASH=bcrypt:4", setting)

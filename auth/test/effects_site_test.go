@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -17,18 +18,14 @@ func (d *instance) inLanguage(t *testing.T, path, bearer, language, to, body str
 	t.Helper()
 	d.inbox(t, "DELETE", "/messages")
 	r, err := http.NewRequest("POST", d.http+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept-Language", language)
 	if bearer != "" {
 		r.Header.Set("Authorization", "Bearer "+bearer)
 	}
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	if resp.StatusCode != 200 {
 		var b bytes.Buffer
@@ -95,9 +92,7 @@ func TestEffects_site(t *testing.T) {
 
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(templates, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(templates, name), []byte(text), 0o600))
 	}
 	write("strings.it.json", `{"mails":{"confirmation":{"subject":"Conferma {{ .SiteName }}"}}}`)
 	write("layout.html", "<p>ours {{ .Frame.Heading }}</p>")

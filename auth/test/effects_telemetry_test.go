@@ -19,6 +19,7 @@ import (
 	"gatehouse/auth/internal/sms/smstest"
 	"gatehouse/shared/alerttest"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/telemetry/otlptest"
 	"gatehouse/shared/testdb"
 )
@@ -38,15 +39,11 @@ func TestTracing(t *testing.T) {
 	ask := func(path string) {
 		t.Helper()
 		r, err := http.NewRequest("GET", d.http+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		r.Header.Set("traceparent", "00-"+trace+"-"+parent+"-01")
 		r.Header.Set("Authorization", "Bearer "+g.str("access_token"))
 		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		resp.Body.Close()
 	}
 	ask("/admin/users/" + id)
@@ -73,9 +70,7 @@ func TestTracing(t *testing.T) {
 		s.Attributes["http.status_code"] != "404" {
 		t.Errorf("%+v", s)
 	}
-	if err := d.Stop(20 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Stop(20*time.Second))
 	for _, s := range c.Spans() {
 		for name, value := range s.Attributes {
 			if strings.Contains(value+s.Name, "example.org") || strings.Contains(value, "sesame") {
@@ -188,9 +183,7 @@ func TestMetrics_push(t *testing.T) {
 	c := otlptest.Start(t)
 	dir := t.TempDir()
 	headers := filepath.Join(dir, "headers")
-	if err := os.WriteFile(headers, []byte("x-token=secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(headers, []byte("x-token=secret\n"), 0o600))
 	writeSettings(t, dir, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.GRPC, "OTEL_METRIC_EXPORT_INTERVAL=50")
 	d := launch(t, dir, environment(testdb.Postgres(t), "AUTH_METRICS_ENABLED=true", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 		"OTEL_EXPORTER_OTLP_HEADERS_FILE="+headers, "DEBUG=true"))
@@ -320,9 +313,7 @@ func TestTelemetry_off(t *testing.T) {
 func scrape(t *testing.T, at string) string {
 	t.Helper()
 	resp, err := http.Get("http://" + at + "/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != 200 {
@@ -345,9 +336,7 @@ func code(t *testing.T, text string) string {
 func compareDashboard(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile("../example/grafana/dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var board struct {
 		Panels []struct {
 			Title   string

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/config"
+	"gatehouse/shared/must"
 	"gatehouse/shared/settings/settingstest"
 )
 
@@ -155,21 +156,15 @@ func testFiles(t *testing.T) map[string]string {
 	var paths []string
 	for _, dir := range []string{".", "../internal/config", "../internal/daemon"} {
 		inside, err := filepath.Glob(dir + "/*_test.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		paths = append(paths, inside...)
 	}
 	files := map[string]string{}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		file, err := parser.ParseFile(token.NewFileSet(), path, text, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && path != "effects_test.go" {
 				files[f.Name.Name] = string(text)

@@ -21,6 +21,7 @@ import (
 	"gatehouse/auth/internal/config"
 	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
@@ -87,16 +88,10 @@ func ratelimitDaemon(t *testing.T) string {
 		t.Fatalf("build ratelimit: %v\n%s", err, out)
 	}
 	rules, err := os.ReadFile("../example/config/site.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "config"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "config", "site.yaml"),
-		[]byte(strings.ReplaceAll(string(rules), "unit: minute", "unit: year")), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, os.Mkdir(filepath.Join(dir, "config"), 0o755))
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "config", "site.yaml"),
+		[]byte(strings.ReplaceAll(string(rules), "unit: minute", "unit: year")), 0o644))
 	log := newLines()
 	cmd := exec.Command(program)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -107,9 +102,7 @@ func ratelimitDaemon(t *testing.T) string {
 		"LIMIT_RESPONSE_HEADERS_ENABLED=true",
 	}
 	p, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { p.Stop(time.Minute) })
 	log.ended = p.Ended()
 	var ready struct{ GRPC string }
@@ -157,9 +150,7 @@ func TestEnvoy(t *testing.T) {
 	link, _ := d.mail(t, "ann@example.org")
 	back := s.want(t, 303, there, "/auth/v1"+strings.TrimPrefix(link, publicURL), "", "")
 	target, err := url.Parse(back.header.Get("Location"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	session, err := url.ParseQuery(target.Fragment)
 	if err != nil || session.Get("access_token") == "" {
 		t.Fatalf("%v: %s leads to %s", err, link, target)
@@ -312,9 +303,7 @@ func TestEnvoy_restart(t *testing.T) {
 	for i := range daemons {
 		busy(daemons[0])
 		busy(daemons[1])
-		if err := daemons[i].Stop(time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, daemons[i].Stop(time.Minute))
 		daemons[i] = start(t, envs[i])
 		busy(daemons[i])
 	}

@@ -13,6 +13,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/imagetest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -44,9 +45,7 @@ func supabase() map[string]string {
 func postgresSocket(t *testing.T, database string) string {
 	t.Helper()
 	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	sockets, err := filepath.Glob(filepath.Join(u.Query().Get("host"), ".s.PGSQL.*[0-9]"))
 	if err != nil || len(sockets) != 1 {
 		t.Fatalf("sockets of %s: %v %v", database, sockets, err)
@@ -109,9 +108,7 @@ func TestImage_supabase(t *testing.T) {
 			t.Errorf("user %d: no process for hashing, which needs /proc", uid)
 		}
 		page, err := os.ReadFile("../docs/deploy.md")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		atStart, _, _ := strings.Cut(c.Log.String(), `"msg":"ready"`)
 		for _, w := range warned(atStart) {
 			if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), w) {
@@ -180,9 +177,7 @@ func TestImage_commandLines(t *testing.T) {
 func databaseName(t *testing.T) string {
 	t.Helper()
 	u, err := url.Parse(testdb.Postgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return strings.TrimPrefix(u.Path, "/")
 }
 

@@ -24,6 +24,7 @@ import (
 	"gatehouse/auth/internal/cli"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
@@ -87,9 +88,7 @@ func launchProgram(t testing.TB, program, dir string, env []string, args ...stri
 	cmd.Dir, cmd.Env = dir, env
 	cmd.Stdout, cmd.Stderr = d.log, d.log
 	left, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer left.Close()
 	cmd.ExtraFiles = []*os.File{left} // as a careless parent leaves one open
 	if d.Process, err = subprocess.Start(cmd); err != nil {
@@ -202,9 +201,7 @@ func (l *lines) text() string { return l.String() }
 // await waits for a line that contains part and decodes its JSON into v, if v is not nil.
 func (l *lines) await(t testing.TB, part string, v any) {
 	t.Helper()
-	if err := l.Await(part, v, l.ended, 60*time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Await(part, v, l.ended, 60*time.Second))
 }
 
 // The whole way of a new user: sign up, mail, verify, user, refresh, restart, log out.
@@ -233,9 +230,7 @@ func TestDaemon(t *testing.T) {
 	}
 
 	// A restart keeps keys, sessions and everything; another replica shares them.
-	if err := d.Stop(20 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Stop(20*time.Second))
 	d = start(t, environment(url), "serve", "--skip-migrations")
 	replica := start(t, environment(url))
 	replica.want(t, 200, "GET", "/user", session.str("access_token"), "")
@@ -260,9 +255,7 @@ func TestDaemon(t *testing.T) {
 func TestLogReaderEnds(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer read.Close()
 	cmd := exec.Command(os.Args[0])
 	cmd.Dir, cmd.Env = t.TempDir(), environment(testdb.Postgres(t))
@@ -280,14 +273,10 @@ func TestLogReaderEnds(t *testing.T) {
 		}
 	}
 	read.Close()
-	if err := d.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Signal(syscall.SIGHUP))
 	session := d.signUp(t, "ann@example.org")
 	d.want(t, 200, "GET", "/user", session.str("access_token"), "")
-	if err := d.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, d.Stop(time.Minute))
 }
 
 // SIGTERM under load: readiness flips first, every request is answered, the process shuts down cleanly.
@@ -323,9 +312,7 @@ func TestStopUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	if err := d.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Signal(syscall.SIGTERM))
 	d.log.await(t, `"msg":"stopping"`, nil)
 	// While new connections are still accepted, one that is kept for the next request is closed with the answer.
 	kept := newCaller(t, time.Minute)
@@ -334,9 +321,7 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 	await.True(t, "it isn't ready", func() bool { // readiness is remembered for half a second
 		a, err := call("GET", d.http+"/readyz", "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return a.status == 503
 	})
 	select {
@@ -344,9 +329,7 @@ func TestStopUnderLoad(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("still there after a minute")
 	}
-	if err := d.Stop(0); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, d.Stop(0))
 	close(stop)
 	wg.Wait()
 	if served.Load() == 0 || cut.Load() > 0 {
@@ -362,9 +345,7 @@ func TestStop_secondSignal(t *testing.T) {
 	t.Parallel()
 	d := start(t, environment(testdb.Postgres(t), "AUTH_DRAIN_DELAY=1m"))
 	for _, stopping := range []bool{true, false} {
-		if err := d.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Signal(syscall.SIGTERM))
 		if stopping {
 			d.log.await(t, `"msg":"stopping"`, nil)
 		}
@@ -390,19 +371,13 @@ func neverTaken(err error) bool {
 func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
-	if err := pg.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, pg.Stop())
 	d := launch(t, t.TempDir(), environment(pg.PostgresURL("postgres")))
 	waiting := launch(t, t.TempDir(), environment(pg.PostgresURL("postgres")))
 	d.log.await(t, "waiting for the database", nil)
 	waiting.log.await(t, "waiting for the database", nil)
-	if err := waiting.Stop(20 * time.Second); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
-	if err := pg.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, waiting.Stop(20*time.Second))
+	must.Succeed(t, pg.Cont())
 	d.awaitReady(t)
 	d.want(t, 200, "GET", "/readyz", "", "")
 }
@@ -474,12 +449,8 @@ func TestLogFile(t *testing.T) {
 		}, func() string { return string(b) })
 	}
 	read(`"msg":"ready"`)
-	if err := os.Rename(path, path+".1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(path, path+".1"))
+	must.Succeed(t, d.Signal(syscall.SIGHUP))
 	read("SIGHUP: read the settings again")
 	d.Stop(20 * time.Second)
 	bad := start(t, append(env, "AUTH_LOG_FILE="+dir)) // a folder

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 // TestClientLibrary_methods: each method that the installed library publishes is called by a case of e2e/, or
@@ -17,19 +19,13 @@ func TestClientLibrary_methods(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), node, "methods.mjs")
 	cmd.Dir = clientFolder(t, modules)
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	cases := ""
 	paths, err := filepath.Glob("e2e/*.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, path := range append(paths, "e2e/browser/passkeys.mjs") {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		cases += strings.NewReplacer("admin().", "admin.", "admins.", "admin.").Replace(string(text))
 	}
 	_, section, _ := strings.Cut(document(t, "docs/api.md"), "\n## Client library\n")

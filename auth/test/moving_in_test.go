@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -23,9 +24,7 @@ import (
 func other(t *testing.T, link, role, database string) string {
 	t.Helper()
 	u, err := url.Parse(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if role != "" {
 		u.User = url.User(role)
 	}
@@ -75,9 +74,7 @@ func TestMovingIn_runbook(t *testing.T) {
 	formertest.AddApplication(t, admin)
 	formertest.Exec(t, admin, recordEvents)
 	here, err := url.Parse(other(t, admin, "gatehouse", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	name, query := strings.TrimPrefix(here.Path, "/"), here.Query()
 	query.Set("search_path", "gatehouse")
 	here.RawQuery = query.Encode()
@@ -88,9 +85,7 @@ func TestMovingIn_runbook(t *testing.T) {
 		providersAt(idp, backHere)...)
 	settings = slices.Clip(settings) // it is appended to more than once
 	r := &runbook{t: t, dir: t.TempDir(), env: settings}
-	if err := os.Symlink(os.Args[0], filepath.Join(r.dir, "auth")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(os.Args[0], filepath.Join(r.dir, "auth")))
 	u := source.User(1)
 	r.env = append(r.env, "PATH="+r.dir+":"+os.Getenv("PATH"), "OLD_ACCESS_TOKEN="+oldAccess(u), "OLD_REFRESH_TOKEN="+u.Sessions[0].Token)
 	names := func(daemon string) *strings.Replacer {
@@ -111,9 +106,7 @@ func TestMovingIn_runbook(t *testing.T) {
 	if status, out, errs := command(t, settings, "", "mirror", "check"); status != 0 {
 		t.Errorf("after the sign-ups: %s%s", out, errs)
 	}
-	if err := d.Stop(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, d.Stop(20*time.Second))
 	r.console("psql app -c 'grant gatehouse to supabase_auth_admin'\nGRANT ROLE\n$ auth mirror drop")
 	if n := count(t, admin, `select count(*) from auth.users o join gatehouse.users u using (id)
 		where u.password_hash like '$2%' and o.encrypted_password <> u.password_hash`); n != 0 {

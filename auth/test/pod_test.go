@@ -13,6 +13,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/imagetest"
 	"gatehouse/shared/kubetest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -76,11 +77,7 @@ func TestPod(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	var pods [2]*kubetest.Pod
-	var starts sync.WaitGroup
-	for i := range pods {
-		starts.Go(func() { pods[i] = c.start(t) })
-	}
-	starts.Wait()
+	await.Together(len(pods), func(i int) { pods[i] = c.start(t) })
 	if pods[0] == nil || pods[1] == nil {
 		t.FailNow()
 	}
@@ -116,9 +113,7 @@ func TestPod(t *testing.T) {
 	if status, _ := users(pods[0].Client(time.Minute), after); status == 200 {
 		t.Error("the new secret is in force before SIGHUP")
 	}
-	if err := pods[0].Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, pods[0].Signal(syscall.SIGHUP))
 	await.True(t, "the swapped secret is in force", func() bool {
 		status, _ := users(pods[0].Client(time.Minute), after)
 		return status == 200
@@ -132,9 +127,7 @@ func TestPod(t *testing.T) {
 		pod.Outlive(t)
 	}
 	for _, pod := range pods {
-		if err := pod.Forwards["postgres:5432"].Up(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, pod.Forwards["postgres:5432"].Up())
 		pod.AwaitReady(t, true)
 	}
 }
@@ -193,9 +186,7 @@ func TestPod_rollingRestart(t *testing.T) {
 	enough(500) // a second of them, on a machine that keeps up
 	for _, o := range old {
 		add()
-		if err := o.pod.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, o.pod.Signal(syscall.SIGTERM))
 		time.Sleep(time.Second) // what a cluster takes to tell the clients
 		mu.Lock()
 		endpoints = endpoints[1:]
@@ -224,9 +215,7 @@ func TestPod_numbers(t *testing.T) {
 		t.Helper()
 		m := kubetest.Read(t, "../deploy/kubernetes", oldnew...)
 		delay, err := time.ParseDuration(m.Env("AUTH_DRAIN_DELAY"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		wrong := m.DrainsInTime(delay, timeout)
 		var pool, replicas, surge int
 		fmt.Sscan(m.Env("AUTH_DB_MAX_POOL_SIZE"), &pool)

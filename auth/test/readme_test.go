@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/auth/internal/mail"
+	"gatehouse/shared/must"
 )
 
 // daemonDir is the daemon's folder. Tests of its pages name files as seen from there.
@@ -20,9 +21,7 @@ const daemonDir = ".."
 func document(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(daemonDir, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }
 
@@ -30,9 +29,7 @@ func document(t *testing.T, path string) string {
 func glob(t *testing.T, pattern string) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(daemonDir, pattern))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i, path := range paths {
 		if paths[i], err = filepath.Rel(daemonDir, path); err != nil {
 			t.Fatal(err)
@@ -72,9 +69,7 @@ func TestDocs_length(t *testing.T) {
 func matches(t *testing.T, file, pattern string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(daemonDir, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
 		all = append(all, m[1])
 	}
@@ -83,7 +78,7 @@ func matches(t *testing.T, file, pattern string) (all []string) {
 
 // TestDocs_routes compares the table with the routes that are served, in their order.
 func TestDocs_routes(t *testing.T) {
-	served := matches(t, "internal/httpapi/routes.go", `mux\.Handle\("([A-Z]+ /[^"]*)"`)
+	served := matches(t, "internal/httpapi/routes.go", `\tat\("([A-Z]+ /[^"]*)"`)
 	listed := matches(t, "docs/api.md", "(?m)^\\| `([A-Z]+ /[^`]*)` \\|")
 	if d := cmp.Diff(served, listed); d != "" || len(served) == 0 {
 		t.Error(d)

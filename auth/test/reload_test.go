@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -24,9 +25,7 @@ const (
 // writeSettings makes the settings file of a daemon that runs, or will run, in dir.
 func writeSettings(t testing.TB, dir string, lines ...string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, ".env"), []byte(strings.Join(lines, "\n")), 0o600))
 }
 
 // reload has the daemon read a settings file of these lines, and returns the line that it logs at the end.
@@ -34,9 +33,7 @@ func (d *instance) reload(t testing.TB, lines []string) string {
 	t.Helper()
 	writeSettings(t, d.dir, lines...)
 	before := len(d.log.text())
-	if err := d.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Signal(syscall.SIGHUP))
 	var end string
 	await.True(t, "the settings are read", func() bool {
 		for line := range strings.Lines(d.log.text()[before:]) {
@@ -117,9 +114,7 @@ func TestReload_keys(t *testing.T) {
 			Keys []struct{ Kid, Alg string }
 		}
 		a := d.want(t, 200, "GET", "/.well-known/jwks.json", "", "")
-		if err := json.Unmarshal([]byte(a.text), &set); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal([]byte(a.text), &set))
 		var all []string
 		for _, k := range set.Keys {
 			all = append(all, k.Alg+" "+k.Kid)
@@ -149,13 +144,9 @@ func TestReload_keys(t *testing.T) {
 	}
 	signsWith("ES256")
 	key, err := token.Generate(token.EdDSA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	jwk, err := key.PrivateJWK()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	d.with(t, "AUTH_JWT_KEYS='["+string(jwk)+"]'")
 	if got := kids(); got != "EdDSA "+key.ID() {
 		t.Error(got)

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -36,9 +37,7 @@ func TestResourceServers(t *testing.T) {
 	t.Parallel()
 	node, modules := clientLibrary(t)
 	ports, err := localserver.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	issuer := "http://127.0.0.1:" + ports[0]
 	env := environment(testdb.Postgres(t), "PORT="+ports[0], "AUTH_API_EXTERNAL_URL="+issuer, "AUTH_JWT_ALGORITHM=")
 	const warning = "services that know only the issuer do not find the keys"
@@ -61,13 +60,9 @@ func TestResourceServers(t *testing.T) {
 	dir := clientFolder(t, modules)
 	path := filepath.Join(dir, "resource.mjs")
 	script = "const token = process.argv[2]\n" + script + "\nconsole.log(payload.sub)\n"
-	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(script), 0o600))
 	source, err := os.ReadFile("resource_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, lines, _ := strings.Cut(page, "```go\n")
 	lines, _, _ = strings.Cut(lines, "```")
 	for line := range strings.Lines(strings.Replace(lines, `"https://auth.example.com"`, "issuer", 1)) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/must"
 	"gatehouse/shared/systemdtest"
 	"gatehouse/shared/testdb"
 )
@@ -85,9 +86,7 @@ func TestSystemd_waits(t *testing.T) {
 	}
 	d := launch(t, t.TempDir(), append(environment(away), m.Environment(0)...), "serve")
 	m.Await(t, `EXTEND_TIMEOUT_USEC=30000000\nSTATUS=waiting for the database`)
-	if err := os.Symlink(socket, filepath.Join(dir, filepath.Base(socket))); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(socket, filepath.Join(dir, filepath.Base(socket))))
 	d.awaitReady(t)
 	m.Await(t, `READY=1\nSTATUS=serving, database up`)
 	write(t, d.dir+"/.env", "AUTH_JWT_EXP=never\n")
@@ -103,9 +102,7 @@ func TestSystemd_waits(t *testing.T) {
 func shortFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }

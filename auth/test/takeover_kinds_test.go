@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -39,9 +40,7 @@ func TestTakeover_kinds(t *testing.T) {
 	refresh := func(text string) answer {
 		t.Helper()
 		a, err := call("POST", d.http+"/token?grant_type=refresh_token", "", `{"refresh_token":"`+text+`"}`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return a
 	}
 	for _, u := range s.Users {
@@ -120,9 +119,7 @@ func signIn(t *testing.T, d *instance, u *formertest.User) {
 		body = fmt.Sprintf(`{"phone":%q,"password":%q}`, u.Phone, u.Password)
 	}
 	a, err := call("POST", d.http+"/token?grant_type=password", "", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	code := a.str("error_code")
 	switch u.Kind {
 	case 5, 6, 23: // not before the address is confirmed
@@ -154,9 +151,7 @@ func factors(t *testing.T, d *instance, u *formertest.User) {
 		access := d.want(t, 200, "POST", "/token?grant_type=password", "",
 			fmt.Sprintf(`{"email":%q,"password":%q}`, u.Email, u.Password)).str("access_token")
 		key, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(f.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		challenge := d.want(t, 200, "POST", "/factors/"+f.ID.String()+"/challenge", access, "").str("id")
 		d.want(t, 200, "POST", "/factors/"+f.ID.String()+"/verify", access,
 			`{"challenge_id":"`+challenge+`","code":"`+totp.Code(key, totp.Step(time.Now()))+`"}`)
@@ -192,13 +187,9 @@ func TestTakeover_links(t *testing.T) {
 			t.Fatalf("kind %d: %v %d %s", kind, err, a.status, a.text)
 		}
 		to, err := url.Parse(a.location)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		values, err := url.ParseQuery(to.Fragment)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for name, value := range to.Query() {
 			values[name] = value
 		}
@@ -225,16 +216,12 @@ func TestTakeover_links(t *testing.T) {
 	for _, kind := range []int{1, 39} {
 		body := `{"refresh_token":"` + s.User(kind).Sessions[0].Token + `"}`
 		children := make([]string, 20)
-		var wg sync.WaitGroup
-		for i := range children {
-			wg.Go(func() {
-				a, err := call("POST", d.http+"/token?grant_type=refresh_token", "", body)
-				if children[i] = a.str("refresh_token"); err != nil || a.status != 200 {
-					t.Errorf("kind %d: %v %d %s", kind, err, a.status, a.text)
-				}
-			})
-		}
-		wg.Wait()
+		await.Together(len(children), func(i int) {
+			a, err := call("POST", d.http+"/token?grant_type=refresh_token", "", body)
+			if children[i] = a.str("refresh_token"); err != nil || a.status != 200 {
+				t.Errorf("kind %d: %v %d %s", kind, err, a.status, a.text)
+			}
+		})
 		for _, child := range children {
 			if child != children[0] {
 				t.Errorf("kind %d: rotated to %s and %s", kind, children[0], child)

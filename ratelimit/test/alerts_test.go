@@ -13,6 +13,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"gatehouse/shared/alerttest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -40,9 +41,7 @@ type panel struct {
 func dashboardQueries(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("example/grafana/dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var d struct {
 		Panels     []panel
 		Templating struct {
@@ -50,9 +49,7 @@ func dashboardQueries(t *testing.T) map[string][]string {
 		}
 		Annotations struct{ List []struct{ Name, Expr string } }
 	}
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(text, &d))
 	queries := map[string][]string{}
 	for _, p := range d.Panels {
 		if p.Type != "row" && len(p.Targets) == 0 {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // TestAlloc_hostilePeers: peers that leave as much as they can unfinished, on 200 connections, bring a daemon with 256 MiB
@@ -133,9 +134,7 @@ func (p *flooder) headers(id uint32, end bool) {
 func flood(t *testing.T, addr string, leave func(p *flooder)) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(time.Minute))
 	go io.Copy(io.Discard, conn)
@@ -154,9 +153,7 @@ func flood(t *testing.T, addr string, leave func(p *flooder)) net.Conn {
 func peakKiB(t *testing.T, pid int) (kib int) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, after, _ := bytes.Cut(status, []byte("VmHWM:"))
 	if _, err := fmt.Sscan(string(after), &kib); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -41,26 +42,22 @@ func TestExactUnderConcurrency(t *testing.T) {
 				clients = append(clients, start(t, `[{key: k, @1000/y}]`, e).dial(t))
 			}
 			var ok, over, failed atomic.Int64
-			var wg sync.WaitGroup
-			for i := range 100 {
-				wg.Go(func() {
-					for n := range 15 {
-						ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-						got, err := clients[(i+n)%daemons].ShouldRateLimit(ctx, request("k", "v"))
-						cancel()
-						switch {
-						case err != nil:
-							failed.Add(1)
-							t.Log(err)
-						case got.OverallCode == pb.RateLimitResponse_OK:
-							ok.Add(1)
-						default:
-							over.Add(1)
-						}
+			await.Together(100, func(i int) {
+				for n := range 15 {
+					ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+					got, err := clients[(i+n)%daemons].ShouldRateLimit(ctx, request("k", "v"))
+					cancel()
+					switch {
+					case err != nil:
+						failed.Add(1)
+						t.Log(err)
+					case got.OverallCode == pb.RateLimitResponse_OK:
+						ok.Add(1)
+					default:
+						over.Add(1)
 					}
-				})
-			}
-			wg.Wait()
+				}
+			})
 			if ok.Load() != 1000 || over.Load() != 500 || failed.Load() != 0 {
 				t.Errorf("%d OK, %d OVER_LIMIT, %d failed; want 1000, 500, 0", ok.Load(), over.Load(), failed.Load())
 			}
@@ -158,18 +155,14 @@ func TestRedisUnavailable(t *testing.T) {
 			defer l.stop()
 			await.True(t, "answers", func() bool { return l.ok.Load() > 100 })
 
-			if err := away(redis); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, away(redis))
 			await.True(t, "the breaker opens", func() bool {
 				_, body := get(t, p.debug+"/stats")
 				return strings.Contains(body, "ratelimit.redis_pool.breaker_open: 1")
 			})
 			failed := l.failed.Load()
 			await.True(t, "refusals go on", func() bool { return l.failed.Load() > failed+100 })
-			if err := back(redis); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, back(redis))
 			returned := time.Now()
 			await.True(t, "normal answers", func() bool {
 				ctx, cancel := context.WithTimeout(context.Background(), deadline)
@@ -230,9 +223,7 @@ func TestRedisNonsense(t *testing.T) {
 			}
 			proxy.At(0.1, g)
 			time.Sleep(200 * time.Millisecond)
-			if err := p.Stop(20 * time.Second); err != nil {
-				t.Errorf("stopping: %v", err)
-			}
+			must.Succeed(t, p.Stop(20*time.Second))
 		})
 	}
 }
@@ -314,13 +305,9 @@ func TestFailureModes_loop(t *testing.T) {
 					away = func() error { redis.Kill(); return nil }
 					back = func() error { return redis.Restart(t.Context()) }
 				}
-				if err := away(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, away())
 				more("answers of the failure mode", &failed)
-				if err := back(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, back())
 				more("counted calls again", &counted)
 			}
 		})
@@ -355,9 +342,7 @@ func TestKilledDaemonLeavesNoImmortalKey(t *testing.T) {
 	}
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis.Addr}, SelectDB: redis.DB,
 		DisableCache: true, ForceSingleClient: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer client.Close()
 	keys, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
 	if err != nil || len(keys) < 1000 {
@@ -383,15 +368,11 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 	var sent sentCalls
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStatsHandler(&sent))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
 	c := pb.NewRateLimitServiceClient(conn)
 	decide1(t, c, "k", "v")
-	if err := redis.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, redis.Stop())
 	const calls = 50
 	sent.n.Store(0)
 	errs := make(chan error, calls)
@@ -408,21 +389,15 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), new(healthpb.HealthCheckRequest)); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	p.log.await(t, `"stopping"`, nil)
-	if err := redis.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, redis.Cont())
 	for range calls {
 		if err := <-errs; err != nil {
 			t.Error(err)
 		}
 	}
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 }
 
 // sentCalls counts the messages that a client has handed to its connection.
@@ -451,9 +426,7 @@ func TestSIGTERM_silentConnections(t *testing.T) {
 	p := start(t, `[{key: k, @5/m}]`, map[string]string{"DRAIN_TIMEOUT": "50s"})
 	for _, say := range []string{"", "PRI * HTTP/2.0", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00"} {
 		conn, err := net.Dial("tcp", p.grpc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer conn.Close()
 		if _, err := conn.Write([]byte(say)); err != nil {
 			t.Fatal(err)
@@ -461,9 +434,7 @@ func TestSIGTERM_silentConnections(t *testing.T) {
 	}
 	decide1(t, p.dial(t), "k", "v") // the others have been accepted before
 	begun := time.Now()
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	if took := time.Since(begun); took > 40*time.Second {
 		t.Errorf("stopping took %s", took)
 	}
@@ -476,15 +447,11 @@ func TestSIGHUP_whileStopping(t *testing.T) {
 	p := start(t, `[{key: k, @5/m}]`, nil)
 	go http.Get("http://" + p.debug + "/debug/pprof/profile?seconds=5") // it is cut
 	time.Sleep(100 * time.Millisecond)
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	for p.Signal(syscall.SIGHUP) == nil {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if err := p.Stop(0); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(0))
 }
 
 // Under load, a stopping daemon answers what it has accepted: a caller only ever sees that the listener is closed.
@@ -512,15 +479,11 @@ func TestSIGTERM_underLoad(t *testing.T) {
 		})
 	}
 	time.Sleep(100 * time.Millisecond)
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	p.log.await(t, `"stopping"`, nil)
 	if status, _ := get(t, p.http+"/healthcheck"); status != 500 {
 		t.Errorf("/healthcheck while draining: %d, want 500", status)
 	}
 	wg.Wait()
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 }

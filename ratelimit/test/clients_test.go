@@ -14,6 +14,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+
+	"gatehouse/shared/must"
 )
 
 const shouldRateLimit = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
@@ -23,9 +25,7 @@ const shouldRateLimit = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRate
 func TestClients(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.Abs("../.run/clients")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
 		why, _ := os.ReadFile("../.run/clients-missing")
 		t.Skipf("the clients are not installed; .ci/clients does it. %s", why)
@@ -44,9 +44,7 @@ func TestClients(t *testing.T) {
 				var input strings.Builder
 				for _, r := range requests {
 					b, err := proto.Marshal(r)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, err)
 					fmt.Fprintln(&input, hex.EncodeToString(b))
 				}
 				cmd := exec.CommandContext(ctx, program[0], program[1], p.grpc, method, "20")
@@ -100,12 +98,8 @@ func decision(t testing.TB, line string) string {
 		return line
 	}
 	b, err := hex.DecodeString(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var answer pb.RateLimitResponse
-	if err := proto.Unmarshal(b, &answer); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, proto.Unmarshal(b, &answer))
 	return answer.OverallCode.String()
 }

@@ -29,6 +29,7 @@ import (
 	"gatehouse/ratelimit/internal/cli"
 	"gatehouse/ratelimit/internal/dnstest"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 )
 
@@ -71,7 +72,7 @@ func TestMain(m *testing.M) {
 
 // onBothServers are the tests to which the gRPC server matters: where all tests run, these run once more on grpc-go.
 const onBothServers = "TestDaemon|TestForceStart|TestFailureModes|TestRedisUnavailable|TestSIGTERM|TestEnvoy|TestClients|" +
-	"TestEffects/GRPC"
+	"TestEffects/^(HOST|GRPC)"
 
 // grpcServer is GRPC_SERVER of the daemons, "" for the default.
 var grpcServer = os.Getenv("GRPC_SERVER")
@@ -164,12 +165,8 @@ func (p *process) write(t testing.TB, rules string) {
 		rules = "domain: d\ndescriptors: " + rules
 	}
 	next := filepath.Join(p.rules, ".next")
-	if err := os.WriteFile(next, []byte(short(rules)), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, filepath.Join(p.rules, "rules.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(next, []byte(short(rules)), 0o644))
+	must.Succeed(t, os.Rename(next, filepath.Join(p.rules, "rules.yaml")))
 }
 
 // short expands @5/m to a rate_limit of five a minute (s, m, h, d, y).
@@ -188,19 +185,14 @@ func short(rules string) string {
 	return rules
 }
 
-// dial opens a client of its own connection.
 // freeze stops the daemon, and waits until none of its threads runs any more: on a busy machine one may still
 // answer a request after the signal.
 func (p *process) freeze(t testing.TB) {
 	t.Helper()
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGSTOP))
 	await.True(t, "the daemon stands still", func() bool {
 		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, path := range stats {
 			text, err := os.ReadFile(path)
 			if _, state, _ := strings.Cut(string(text), ") "); err == nil && !strings.HasPrefix(state, "T") {
@@ -211,12 +203,11 @@ func (p *process) freeze(t testing.TB) {
 	})
 }
 
+// dial opens a client of its own connection.
 func (p *process) dial(t testing.TB) pb.RateLimitServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return pb.NewRateLimitServiceClient(conn)
 }
@@ -233,9 +224,7 @@ func decide1(t testing.TB, c pb.RateLimitServiceClient, key, value string) *pb.R
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	got, err := c.ShouldRateLimit(ctx, request(key, value))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return got
 }
 
@@ -249,9 +238,7 @@ func get(t testing.TB, url string) (int, string) {
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return resp.StatusCode, string(b)
 }
 
@@ -291,9 +278,7 @@ func TestDaemon(t *testing.T) {
 	}
 	body := `{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "v"}]}]}`
 	resp, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	resp.Body.Close()
 	if resp.StatusCode != 429 {
 		t.Errorf("/json: %d, want 429", resp.StatusCode)
@@ -315,15 +300,11 @@ func TestDaemon(t *testing.T) {
 		t.Errorf("after a refused set the limit is %d, want 100", got)
 	}
 	p.write(t, `[{key: k, @7/y}]`)
-	if err := p.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGHUP))
 	await.True(t, "SIGHUP reads the rules again", func() bool {
 		return decide1(t, c, "k", "v").Statuses[0].CurrentLimit.RequestsPerUnit == 7
 	})
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 }
 
 // A stop in any phase of the start ends the process cleanly and soon.
@@ -335,9 +316,7 @@ func TestStopWhileStarting(t *testing.T) {
 			for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 				p := launch(t, rules, env)
 				p.log.await(t, waitFor, nil)
-				if err := p.Signal(sig); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, p.Signal(sig))
 				select {
 				case <-p.Ended():
 				case <-time.After(time.Minute):
@@ -397,9 +376,7 @@ func TestForceStart(t *testing.T) {
 func TestLogReaderEnds(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer read.Close()
 	p := &process{rules: t.TempDir()}
 	p.write(t, `[{key: k, @2/y}]`)
@@ -424,17 +401,13 @@ func TestLogReaderEnds(t *testing.T) {
 		}
 	}
 	read.Close()
-	if err := p.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGHUP))
 	await.True(t, "a reload", func() bool {
 		_, body := get(t, p.debug+"/rlconfig?format=json")
 		return strings.Contains(body, `"generation": 2`)
 	})
 	decide1(t, p.dial(t), "k", "v")
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 }
 
 // What was counted before a stop is flushed by it, however long the interval.
@@ -443,9 +416,7 @@ func TestFinalFlush(t *testing.T) {
 	p := start(t, `[{key: k, @2/m}]`,
 		map[string]string{"DISABLE_STATS": "false", "USE_STATSD": "false", "STATS_FLUSH_INTERVAL": "1h"})
 	decide1(t, p.dial(t), "k", "v")
-	if err := p.Stop(time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	if out := p.stdout.text(); !strings.Contains(out, `"ratelimit.service.rate_limit.d.k.total_hits"`) {
 		t.Errorf("standard output holds:\n%s", out)
 	}
@@ -495,19 +466,15 @@ func TestPrograms(t *testing.T) {
 	bad := t.TempDir()
 	for name, text := range map[string]string{"a.yaml": "domain: a\ndescriptors: [{key: k, rate_limt: 1}]",
 		"b.yaml": "domain: a\ndescriptors: [{value: v}]", "c.yaml": "{"} {
-		if err := os.WriteFile(filepath.Join(bad, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(bad, name), []byte(text), 0o644))
 	}
 	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: a.yaml:2:", "rate_limit",
 		"b.yaml:2:", "c.yaml:")
-	if err := errors.Join(
+	must.Succeed(t, errors.Join(
 		os.WriteFile(filepath.Join(bad, "limits"), []byte("domain: e\n"), 0o644),
 		os.Mkdir(filepath.Join(bad, "sub"), 0o755),
 		os.Symlink("nowhere", filepath.Join(bad, "lost.yaml")),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	const notRead = "not read: only files named *.yaml or *.yml in the directory itself are, each once: limits sub/\n"
 	f(1, []string{"check", bad}, "warning: "+notRead, "lost.yaml: ", "a.yaml:2:", "c.yaml:")
 	f(2, []string{"explain", "-domain", "d", bad}, "ratelimit explain: "+notRead, "lost.yaml: ")
@@ -549,14 +516,10 @@ func TestPrograms(t *testing.T) {
 	at := map[string]string{"RUNTIME_ROOT": filepath.Dir(p.rules), "RUNTIME_APPDIRECTORY": filepath.Base(p.rules)}
 	g(0, at, "all settings ok", "loading config directory: "+p.rules+"\n", "all rate limit configs ok")
 	bucket := filepath.Join(bad, "bucket")
-	if err := os.MkdirAll(filepath.Join(bucket, "rules"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(
+	must.Succeed(t, os.MkdirAll(filepath.Join(bucket, "rules"), 0o777))
+	must.Succeed(t, os.WriteFile(
 		filepath.Join(bucket, "rules", "a.yaml"), []byte("domain: d\ndescriptors: [{key: k, rate_limit: "+
-			"{unit: day, requests_per_unit: 1, algorithm: token_bucket}}]\n"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+			"{unit: day, requests_per_unit: 1, algorithm: token_bucket}}]\n"), 0o666))
 	f(0, []string{"check", filepath.Join(bucket, "rules")})
 	g(0, map[string]string{"RUNTIME_ROOT": bucket, "RUNTIME_APPDIRECTORY": "rules"})
 	g(1, map[string]string{"RUNTIME_ROOT": bucket, "RUNTIME_APPDIRECTORY": "rules", "BACKEND_TYPE": "memcache",
@@ -575,9 +538,7 @@ func TestPrograms(t *testing.T) {
 	f(1, []string{"explain", "-domain", "other", "-descriptors", "x=v", "-format", "json", p.rules},
 		`"outcome": "unknown_domain"`)
 	f(2, []string{"explain", "-domain", "d", "-descriptors", "x", p.rules}, "key=value")
-	if err := os.Remove(filepath.Join(bad, "lost.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(filepath.Join(bad, "lost.yaml")))
 	f(2, []string{"explain", "-domain", "d", bad}, "a.yaml:2:")
 	f(2, []string{"explain"}, "usage: ratelimit explain")
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const debugToken = "a-token-of-many-bytes"
@@ -24,9 +25,7 @@ const debugToken = "a-token-of-many-bytes"
 func foreignAddress(t *testing.T) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, a := range all {
 		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
 			return ip.IP.String()
@@ -42,14 +41,10 @@ func TestCounters_authorization(t *testing.T) {
 	for _, configured := range []string{"", debugToken} {
 		p := start(t, `[{key: user, @10/y}]`, map[string]string{"DEBUG_HOST": "0.0.0.0", "DEBUG_TOKEN": configured})
 		_, port, err := net.SplitHostPort(p.debug)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		here := "http://127.0.0.1:" + port
 		target, err := url.Parse(here)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		proxy := httptest.NewServer(httputil.NewSingleHostReverseProxy(target))
 		defer proxy.Close()
 		from := map[string]string{"this host": here, "a proxy": proxy.URL}
@@ -64,9 +59,7 @@ func TestCounters_authorization(t *testing.T) {
 			t.Helper()
 			decide1(t, c, "user", "ann")
 			r, err := http.NewRequest(method, from[who]+"/counters?domain=d&descriptor=user%3Dann", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if sent != "" {
 				r.Header.Set("Authorization", "Bearer "+sent)
 			}
@@ -74,9 +67,7 @@ func TestCounters_authorization(t *testing.T) {
 				r.Header.Set(name, value)
 			}
 			resp, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer resp.Body.Close()
 			var b strings.Builder
 			for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
@@ -135,9 +126,7 @@ func TestDebugCommands(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: user, @10/y}]`, map[string]string{"DEBUG_TOKEN": debugToken})
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(debugToken+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(debugToken+"\n"), 0o600))
 	withToken, withFile := map[string]string{"DEBUG_TOKEN": debugToken}, map[string]string{"DEBUG_TOKEN_FILE": file}
 	f := func(env map[string]string, exit int, args string, parts ...string) {
 		t.Helper()
@@ -202,18 +191,14 @@ func TestDebugCommands(t *testing.T) {
 		"3600")
 	out := newLines()
 	tap.Stdout, tap.Stderr = out, out
-	if err := tap.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, tap.Start())
 	go func() { <-ctx.Done(); tap.Process.Kill() }()
 	await.True(t, "the tap prints a decision", func() bool {
 		decide1(t, c, "user", "bob")
 		// Over the limit by then, if the tap is slow to come.
 		return strings.Contains(out.text(), `"entries":[{"key":"user","value":"bob"}],"code":"O`)
 	})
-	if err := p.Stop(time.Minute); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	if err := tap.Wait(); err != nil {
 		t.Errorf("the tap after the daemon has stopped: %v\n%s", err, out.text())
 	}

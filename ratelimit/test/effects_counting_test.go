@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -74,13 +75,9 @@ var _ = effect("EXPIRATION_JITTER_MAX_SECONDS", func(t *testing.T) {
 			value := fmt.Sprint("j", seconds, "-", i)
 			decide1(t, c, "k", value)
 			keys, err := localserver.RedisCommand(t.Context(), redis.Addr(), "", "KEYS", "d_k_"+value+"_*")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			text, err := localserver.RedisCommand(t.Context(), redis.Addr(), "", "TTL", strings.TrimSpace(keys))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			ttl, err := strconv.Atoi(strings.TrimSpace(text))
 			if err != nil || ttl <= 0 {
 				t.Fatalf("TTL of %s is %q", keys, text)
@@ -142,9 +139,7 @@ func frozen(t *testing.T, more ...string) *process {
 	env := on("single", redis.Addr(), more...)
 	p := start(t, anyLimit, env)
 	decide1(t, p.dial(t), "k", "v")
-	if err := redis.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, redis.Stop())
 	t.Cleanup(func() { redis.Cont() })
 	return p
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 // debugGet reads a page of the debug port, with a token if there is one.
@@ -25,16 +27,12 @@ func (p *process) debugGet(t testing.TB, method, path, token string) (int, strin
 func (p *process) debugOpen(t testing.TB, method, path, token string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+p.debug+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return resp
 }
 
@@ -85,9 +83,7 @@ func TestTap_daemon(t *testing.T) {
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"value":"ann"`) {
 		t.Fatalf("%q %v", lines.Text(), lines.Err())
 	}
-	if err := p.Stop(time.Minute); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	if lines.Scan() || lines.Err() != nil {
 		t.Errorf("after the stop: %q %v", lines.Text(), lines.Err())
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const anyLimit = `[{key: k, @1000/y}]`
@@ -29,9 +30,7 @@ const anyLimit = `[{key: k, @1000/y}]`
 func freePort(t testing.TB, host string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
@@ -51,13 +50,6 @@ var _ = effect("HOST PORT GRPC_HOST GRPC_PORT DEBUG_HOST DEBUG_PORT", func(t *te
 	decide1(t, p.dial(t), "k", "v")
 	p.post(t, oneDescriptor)
 	p.rlconfig(t)
-})
-
-var _ = effect("GRPC_UDS", func(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "gate.sock")
-	p := start(t, anyLimit, map[string]string{"GRPC_UDS": path})
-	p.grpc = "unix:" + path
-	decide1(t, p.dial(t), "k", "v")
 })
 
 // Each listener is bound exclusively, and the error of a busy port names its settings. The debug
@@ -91,9 +83,7 @@ func TestListeners_busy(t *testing.T) {
 		q.debug + ": bind: " + inUse; !strings.Contains(second.log.text(), want) {
 		t.Errorf("no %q in:\n%s", want, second.log.text())
 	}
-	if err := second.Stop(time.Minute); err != nil {
-		t.Errorf("its stop: %v", err)
-	}
+	must.Succeed(t, second.Stop(time.Minute))
 }
 
 // wire is a connection on which a test speaks HTTP/2 by hand.
@@ -105,18 +95,14 @@ type wire struct {
 func (p *process) wire(t testing.TB) *wire {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.grpc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	w := &wire{conn, http2.NewFramer(conn, conn)}
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.WriteSettings())
 	return w
 }
 
@@ -172,14 +158,10 @@ var _ = effect("GRPC_REFLECTION", func(t *testing.T) {
 	for value, want := range map[string]codes.Code{"true": codes.OK, "false": codes.Unimplemented} {
 		p := start(t, anyLimit, map[string]string{"GRPC_REFLECTION": value, "GRPC_SERVER": "grpc-go"})
 		conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer conn.Close()
 		stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		stream.Send(&reflectionpb.ServerReflectionRequest{
 			MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
 		if _, err := stream.Recv(); status.Code(err) != want {
@@ -202,9 +184,7 @@ var _ = effect("HTTP_MAX_BODY_BYTES", func(t *testing.T) {
 func (p *process) slowly(t testing.TB, pause time.Duration, parts ...string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	for i, part := range parts {
@@ -271,18 +251,17 @@ var _ = effect("HTTP_IDLE_TIMEOUT", func(t *testing.T) {
 })
 
 var _ = effect("MAX_DESCRIPTORS MAX_ENTRIES MAX_TEXT_BYTES", func(t *testing.T) {
-	f := func(name, most, body, want string) {
-		t.Helper()
-		if resp, got := start(t, anyLimit, map[string]string{name: most}).post(t, body); resp.StatusCode != 400 ||
+	p := start(t, anyLimit, map[string]string{"MAX_DESCRIPTORS": "3", "MAX_ENTRIES": "1", "MAX_TEXT_BYTES": "2"})
+	for body, want := range map[string]string{
+		`{},{},{},{}`:                             "has 4 descriptors, at most 3 are allowed",
+		`{"entries":[{"key":"k"},{"key":"k"}]}`:   "has 2 entries, at most 1 are allowed",
+		`{"entries":[{"key":"k","value":"abc"}]}`: "a value of 3 bytes, at most 2 each are allowed",
+	} {
+		if resp, got := p.post(t, `{"domain":"d","descriptors":[`+body+`]}`); resp.StatusCode != 400 ||
 			!strings.Contains(got, want) {
-			t.Errorf("%s=%s: %d %s", name, most, resp.StatusCode, got)
+			t.Errorf("%s: %d %s", body, resp.StatusCode, got)
 		}
 	}
-	f("MAX_DESCRIPTORS", "1", `{"domain":"d","descriptors":[{},{}]}`, "has 2 descriptors, at most 1 are allowed")
-	f("MAX_ENTRIES", "1", `{"domain":"d","descriptors":[{"entries":[{"key":"k"},{"key":"k"}]}]}`,
-		"has 2 entries, at most 1 are allowed")
-	f("MAX_TEXT_BYTES", "2", `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"abc"}]}]}`,
-		"a value of 3 bytes, at most 2 each are allowed")
 })
 
 // After SIGTERM the daemon is unhealthy and serves on for as long as the delay is.
@@ -290,9 +269,7 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"DRAIN_DELAY": "1h"})
 	c := p.dial(t)
 	decide1(t, c, "k", "v")
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	await.True(t, "unhealthy", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
 	for range 3 {
 		decide1(t, c, "k", "v")
@@ -304,36 +281,26 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 		t.Fatalf("%v %+v: want an answer that ends its connection", err, resp)
 	}
 	resp.Body.Close()
-	if err := p.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGKILL))
 	<-p.Ended()
 	p = start(t, anyLimit, map[string]string{"DRAIN_DELAY": "10ms"})
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("with a short delay: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 })
 
 // A call that does not end is cut when the time is up.
 var _ = effect("DRAIN_TIMEOUT", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"DRAIN_TIMEOUT": "200ms", "HTTP_READ_TIMEOUT": "1h"})
 	conn, err := net.Dial("tcp", p.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	io.WriteString(conn, strings.Replace(postHead, "Connection: close", "Expect: 100-continue", 1)+"100"+postBody)
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil ||
 		!strings.Contains(line, "100 Continue") { // the handler reads
 		t.Fatal(line, err)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	p.log.await(t, "calls were cut", nil)
-	if err := p.Stop(time.Minute); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 })
 
 // The collector's next goal says how much heap may lie about.

@@ -13,18 +13,15 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // put writes a file below dir, with its directories.
 func put(t testing.TB, dir, name, text string) {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // rlconfig is what the daemon has in force.
@@ -39,14 +36,10 @@ func (p *process) post(t testing.TB, body string) (*http.Response, string) {
 	t.Helper()
 	client := http.Client{Timeout: 20 * time.Second}
 	resp, err := client.Post("http://"+p.http+"/json", "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return resp, string(b)
 }
 
@@ -116,9 +109,7 @@ var _ = effect("LOG_LEVEL", func(t *testing.T) {
 		p := launch(t, `[{key: k, surprise: 1}]`, map[string]string{"LOG_LEVEL": level, "KVSTORE_PIPELINE_LIMIT": "8"})
 		p.log.await(t, "configuration refused", nil)
 		p.write(t, `[{key: k, @1/y}]`) // which info would log
-		if err := p.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.Signal(syscall.SIGTERM))
 		<-p.Ended()
 		text := p.log.text()
 		if !strings.Contains(text, want) || strings.Contains(text, `"level":"info"`) || level == "error" &&

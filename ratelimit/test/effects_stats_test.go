@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // statsdServer keeps what it is sent, over UDP and TCP on one port.
@@ -107,12 +108,8 @@ func (s *statsdServer) lines(network string) string {
 
 // env points a daemon there, with a short flush.
 func (s *statsdServer) env(more ...string) map[string]string {
-	env := map[string]string{"DISABLE_STATS": "", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": s.port,
-		"STATS_FLUSH_INTERVAL": "20ms"}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	return with(map[string]string{"DISABLE_STATS": "", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": s.port,
+		"STATS_FLUSH_INTERVAL": "20ms"}, "", more...)
 }
 
 // awaitLine waits for a line that begins so.
@@ -229,11 +226,8 @@ var _ = effect("TAGGED_STATSD_MOGRIFIERS TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGE
 
 // pulled is the environment of a daemon with pull metrics and no other sink.
 func pulled(more ...string) map[string]string {
-	env := map[string]string{"DISABLE_STATS": "", "USE_PULLMETRICS": "true", "PULLMETRICS_ADDR": "127.0.0.1:0"}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	return with(map[string]string{"DISABLE_STATS": "", "USE_PULLMETRICS": "true", "PULLMETRICS_ADDR": "127.0.0.1:0"},
+		"", more...)
 }
 
 // pageOf is where a daemon serves its pull metrics.
@@ -351,14 +345,10 @@ var _ = effect("PULLMETRICS_MAPPER_YAML", func(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mapping.yaml")
 	text := "mappings:\n- match: ratelimit.service.rate_limit.*.*.total_hits\n  name: hits\n" +
 		"  labels: {dom: $1, rule: $2}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	p := hit(t, pulled("PULLMETRICS_MAPPER_YAML", file))
 	awaitValue(t, p, "hits", `dom="d" rule="k"`, 1)
-	if err := os.WriteFile(file, []byte(text+"- match: a.*\n  nam: b\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text+"- match: a.*\n  nam: b\n"), 0o600))
 	out, err := command(pulled("BACKEND_TYPE", "memory", "PULLMETRICS_MAPPER_YAML", file)).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "line 6: field nam not found") {
 		t.Errorf("%v: %s", err, out)
@@ -376,9 +366,7 @@ var _ = effect("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS", func(t *testing.T) {
 		s.awaitLine(t, "tcp", "ratelimit_server.ShouldRateLimit.response_time:")
 		m := regexp.MustCompile(`ShouldRateLimit\.response_time:([0-9.]+)\|ms`).FindStringSubmatch(s.lines("tcp"))
 		ms, err := strconv.ParseFloat(m[1], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		const name, labels = "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`
 		awaitValue(t, p, name, labels, 1)
 		if sum := series(t, p)[name][labels].GetHistogram().GetSampleSum(); math.Abs(sum-ms*unit) > 1e-5*unit {

@@ -19,6 +19,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/must"
 )
 
 // lock is a directory with a server's certificate, as a Kubernetes secret is mounted: tls.crt and
@@ -45,12 +46,8 @@ func newLock(t testing.TB) *lock {
 func (l *lock) link(to, name string) {
 	l.t.Helper()
 	next := filepath.Join(l.dir, "..next")
-	if err := os.Symlink(to, next); err != nil {
-		l.t.Fatal(err)
-	}
-	if err := os.Rename(next, filepath.Join(l.dir, name)); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, os.Symlink(to, next))
+	must.Succeed(l.t, os.Rename(next, filepath.Join(l.dir, name)))
 }
 
 // swap puts a new certificate in place, with one rename.
@@ -58,9 +55,7 @@ func (l *lock) swap() {
 	l.t.Helper()
 	l.n++
 	version := fmt.Sprint("..", l.n)
-	if err := os.Mkdir(filepath.Join(l.dir, version), 0o755); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, os.Mkdir(filepath.Join(l.dir, version), 0o755))
 	l.last = l.ca.Issue("localhost", "127.0.0.1")
 	l.last.Write(l.t, filepath.Join(l.dir, version))
 	l.link(version, "..data")
@@ -68,14 +63,10 @@ func (l *lock) swap() {
 
 // env are the settings that use the lock, with more after them.
 func (l *lock) env(more ...string) map[string]string {
-	env := map[string]string{
+	return with(map[string]string{
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": l.path("tls.crt"),
 		"GRPC_SERVER_TLS_KEY": l.path("tls.key"),
-	}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	}, "", more...)
 }
 
 func (l *lock) path(name string) string { return filepath.Join(l.dir, name) }
@@ -180,9 +171,7 @@ var _ = effect("GRPC_SERVER_TLS_CERT", func(t *testing.T) {
 		load(func() error { _, err := ask(p.grpc, config); return err })
 	}
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(credentials.NewTLS(l.client(nil))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	c := pb.NewRateLimitServiceClient(conn)
 	load(func() error {
@@ -288,7 +277,7 @@ var _ = effect("GRPC_CLIENT_TLS_SAN", func(t *testing.T) {
 	}
 })
 
-var _ = effect("GRPC_UDS_MODE", func(t *testing.T) {
+var _ = effect("GRPC_UDS GRPC_UDS_MODE", func(t *testing.T) {
 	for octal, want := range map[string]os.FileMode{"0600": 0o600, "777": 0o777} {
 		path := filepath.Join(t.TempDir(), "gate.sock")
 		p := start(t, `[{key: k, @9/y}]`, map[string]string{"GRPC_UDS": path, "GRPC_UDS_MODE": octal})

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/telemetry/otlptest"
 	"gatehouse/shared/testdb"
 )
@@ -55,17 +56,16 @@ var _ = effect("TRACING_ENABLED", func(t *testing.T) {
 		inner.Attributes["domain"] != "d" || inner.Attributes["request string"] != "" {
 		t.Errorf("%+v", inner)
 	}
-	if s.Resource["service.version"] == "" {
-		t.Errorf("%v", s.Resource)
+	if r := s.Resource; r["service.version"] == "" || r["service.name"] != "RateLimit" ||
+		len(r["service.instance.id"]) != 36 {
+		t.Errorf("%v", r)
 	}
 
 	off := start(t, `[{key: k, @100/y}]`,
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_BSP_SCHEDULE_DELAY": "20"})
 	before := len(c.Spans())
 	decide1(t, off.dial(t), "k", "v")
-	if err := off.Stop(time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, off.Stop(time.Minute))
 	if n := len(c.Spans()); n != before {
 		t.Errorf("%d spans with tracing off", n-before)
 	}
@@ -76,9 +76,7 @@ func TestTracing_propagation(t *testing.T) {
 	t.Parallel()
 	p, c := startTraced(t, map[string]string{"TRACING_SAMPLING_RATE": "0"})
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	const id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	ctx := func(pairs ...string) context.Context {
@@ -111,16 +109,12 @@ func TestTracing_propagation(t *testing.T) {
 		}
 		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+p.http+"/json",
 			strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "v"}]}]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for i := 0; i < len(pairs); i += 2 {
 			req.Header.Set(pairs[i], pairs[i+1])
 		}
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		resp.Body.Close()
 		s := find("POST /json", digit+id[1:])
 		if s.Parent != parent || s.Kind != "server" || s.Attributes["http.response.status_code"] != "200" ||
@@ -152,9 +146,7 @@ func TestTracing_flushedAtDrain(t *testing.T) {
 	t.Parallel()
 	p, c := startTraced(t, map[string]string{"OTEL_BSP_SCHEDULE_DELAY": "3600000"})
 	decide1(t, p.dial(t), "k", "v")
-	if err := p.Stop(20 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Stop(20*time.Second))
 	otlptest.Named(t, c.Spans(), decisionSpan)
 }
 
@@ -173,9 +165,7 @@ func TestTracing_outage(t *testing.T) {
 		return strings.Contains(body, "ratelimit.tracing.spans_lost: ") &&
 			!strings.Contains(body, "ratelimit.tracing.spans_lost: 0")
 	})
-	if err := p.Stop(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(20*time.Second))
 }
 
 // A store's part is a span of its own, below the decision's, with the hits sent to each store.
@@ -210,37 +200,19 @@ func TestTracing_store(t *testing.T) {
 
 var _ = effect("TRACING_EXPORTER_PROTOCOL", func(t *testing.T) {
 	c := otlptest.Start(t)
-	p := start(t, `[{key: k, @100/y}]`, map[string]string{
-		"TRACING_ENABLED": "true", "TRACING_EXPORTER_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": c.GRPC,
-		"OTEL_BSP_SCHEDULE_DELAY": "20",
-	})
+	p := start(t, `[{key: k, @100/y}]`, map[string]string{"TRACING_ENABLED": "true", "OTEL_BSP_SCHEDULE_DELAY": "20",
+		"TRACING_EXPORTER_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": c.GRPC})
 	if s := span(t, p, c); s.Protocol != "grpc" {
 		t.Errorf("%+v", s)
 	}
 })
 
-var _ = effect("TRACING_SERVICE_NAME", func(t *testing.T) {
-	p, c := startTraced(t, map[string]string{"TRACING_SERVICE_NAME": "limits", "OTEL_SERVICE_NAME": "other"})
-	if s := span(t, p, c); s.Resource["service.name"] != "limits" {
-		t.Errorf("%v", s.Resource)
-	}
-})
-
-var _ = effect("TRACING_SERVICE_NAMESPACE", func(t *testing.T) {
-	p, c := startTraced(t, map[string]string{"TRACING_SERVICE_NAMESPACE": "edge"})
-	if s := span(t, p, c); s.Resource["service.namespace"] != "edge" || s.Resource["service.name"] != "RateLimit" {
-		t.Errorf("%v", s.Resource)
-	}
-})
-
-var _ = effect("TRACING_SERVICE_INSTANCE_ID", func(t *testing.T) {
-	p, c := startTraced(t, map[string]string{"TRACING_SERVICE_INSTANCE_ID": "pod-7"})
-	if s := span(t, p, c); s.Resource["service.instance.id"] != "pod-7" {
-		t.Errorf("%v", s.Resource)
-	}
-	p, c = startTraced(t, nil)
-	if s := span(t, p, c); len(s.Resource["service.instance.id"]) != 36 {
-		t.Errorf("%v", s.Resource)
+var _ = effect("TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", func(t *testing.T) {
+	p, c := startTraced(t, map[string]string{"TRACING_SERVICE_NAME": "limits", "TRACING_SERVICE_NAMESPACE": "edge",
+		"TRACING_SERVICE_INSTANCE_ID": "pod-7", "OTEL_SERVICE_NAME": "other"})
+	if r := span(t, p, c).Resource; r["service.name"] != "limits" || r["service.namespace"] != "edge" ||
+		r["service.instance.id"] != "pod-7" {
+		t.Errorf("%v", r)
 	}
 })
 
@@ -274,9 +246,7 @@ var _ = effect("TRACING_REQUEST_TEXT", func(t *testing.T) {
 	}
 	resp, err := http.Post("http://"+p.http+"/json", "application/json",
 		strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k"}]}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	resp.Body.Close()
 	if s := otlptest.Named(t, c.Await(t, "NewJsonHandler Remaining Execution"),
 		"NewJsonHandler Remaining Execution"); !strings.Contains(s.Attributes["response"], "overallCode") {
@@ -290,9 +260,7 @@ var _ = effect("OTEL_EXPORTER_OTLP_HEADERS", func(t *testing.T) {
 		t.Errorf("%v", s.Headers)
 	}
 	file := filepath.Join(t.TempDir(), "headers")
-	if err := os.WriteFile(file, []byte("api-key=filed\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("api-key=filed\n"), 0o600))
 	p, c = startTraced(t, map[string]string{"OTEL_EXPORTER_OTLP_HEADERS_FILE": file})
 	if s := span(t, p, c); s.Headers["api-key"] != "filed" {
 		t.Errorf("%v", s.Headers)

@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/ratelimit/internal/sfvtest"
 	"gatehouse/shared/envoytest"
+	"gatehouse/shared/must"
 )
 
 const envoyLimits = `domain: shop
@@ -28,14 +29,10 @@ descriptors:
 func (g *gateway) get(t *testing.T, path, user string) (status int, h http.Header) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+g.Addr+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	req.Header.Set("X-User", user)
 	resp, err := caller("127.0.0.1").Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 		t.Fatal(err)

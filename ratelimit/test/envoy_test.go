@@ -18,6 +18,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -149,21 +150,15 @@ func TestEnvoy_failure(t *testing.T) {
 
 	redis.Kill()
 	undecided(t, g)
-	if err := redis.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, redis.Restart(context.Background()))
 	g.answers(t, c, "/api/", "X-User: bob")
 
 	p.freeze(t)
 	undecided(t, hasty)
-	if err := p.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGCONT))
 	g.answers(t, c, "/api/", "X-User: cid")
 
-	if err := p.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGKILL))
 	<-p.Ended()
 	undecided(t, g)
 	exampleDaemon(t, redis.Addr(), env)
@@ -220,9 +215,7 @@ func TestEnvoy_restart(t *testing.T) {
 	for i := range daemons {
 		busy(daemons[0])
 		busy(daemons[1])
-		if err := daemons[i].Stop(time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, daemons[i].Stop(time.Minute))
 		daemons[i] = start(t, rules, envs[i])
 		busy(daemons[i])
 	}

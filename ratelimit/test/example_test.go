@@ -22,6 +22,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
@@ -32,9 +33,7 @@ import (
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	ports, err := localserver.FreePorts(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return ports
 }
 
@@ -76,9 +75,7 @@ func TestExample_prometheus(t *testing.T) {
 	}
 	decodeYAML(t, "example/prometheus/prometheus.yml", &file)
 	c, _, err := config.Load(compose.Services["ratelimit"].Environ())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if d := file.Scrape[0].DNS[0]; compose.Services[d.Names[0]].Image != "gatehouse/ratelimit" ||
 		!strings.HasSuffix(c.Stats.PullAddr, fmt.Sprint(":", d.Port)) || c.Stats.PullPath != "/metrics" {
 		t.Errorf("scraped: %v, served: %s%s", d, c.Stats.PullAddr, c.Stats.PullPath)
@@ -86,19 +83,13 @@ func TestExample_prometheus(t *testing.T) {
 
 	dir := t.TempDir()
 	text, err := os.ReadFile("example/prometheus/prometheus.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	static := regexp.MustCompile(`(?s)dns_sd_configs:\n.*`).ReplaceAllLiteralString(string(text),
 		"static_configs:\n      - {targets: ["+strconv.Quote(ready.PullMetrics)+"]}\n")
 	alerts, err := os.ReadFile("example/prometheus/alerts.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for name, text := range map[string]string{"prometheus.yml": static, "alerts.yml": string(alerts)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	at := "127.0.0.1:" + freePorts(t, 1)[0]
 	log := new(subprocess.Lines)
@@ -106,9 +97,7 @@ func TestExample_prometheus(t *testing.T) {
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+at)
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer p.Stop(10 * time.Second)
 	query := func(path string, into any) bool {
 		resp, err := http.Get("http://" + at + "/api/v1/" + path)
@@ -186,9 +175,7 @@ func TestExample_withoutContainers(t *testing.T) {
 		testdb.Program(t, program)
 	}
 	readme, err := os.ReadFile("example/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	m := regexp.MustCompile("(?s)```sh without-containers\nmake build\n(.*?)```").FindSubmatch(readme)
 	if m == nil {
 		t.Fatal("example/README.md does not say how to run without containers")
@@ -199,13 +186,9 @@ func TestExample_withoutContainers(t *testing.T) {
 	root := t.TempDir()
 	example := filepath.Join(root, "ratelimit", "example")
 	config, err := os.ReadFile("example/envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	placed := strings.NewReplacer("port_value: 8081", "port_value: "+ports[2], "port_value: 10000",
 		"port_value: "+ports[4], "port_value: 9901", "port_value: "+ports[5],
 		"address: 0.0.0.0", "address: 127.0.0.1").Replace(string(config))
@@ -216,9 +199,7 @@ func TestExample_withoutContainers(t *testing.T) {
 		os.WriteFile(filepath.Join(root, "bin", "ratelimit"),
 			[]byte("#!/bin/sh\nexec env "+asDaemon+"=1 "+quickExit+" "+os.Args[0]+"\n"), 0o755),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	log := new(subprocess.Lines)
 	// The shell stays, and ends what it started when it is stopped.
@@ -228,9 +209,7 @@ func TestExample_withoutContainers(t *testing.T) {
 		"HOST=127.0.0.1", "PORT=" + ports[3], "GRPC_HOST=127.0.0.1", "GRPC_PORT=" + ports[2], "DEBUG_HOST=127.0.0.1",
 		"DEBUG_PORT=0"}
 	p, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		syscall.Kill(-p.PID(), syscall.SIGKILL) // the shell, and what it started
 		<-p.Ended()
@@ -238,16 +217,12 @@ func TestExample_withoutContainers(t *testing.T) {
 			t.Logf("the shell said:\n%s", log)
 		}
 	})
-	if err := log.Await("ratelimit-limit: 10", nil, p.Ended(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, log.Await("ratelimit-limit: 10", nil, p.Ended(), time.Minute))
 	over := regexp.MustCompile(`^(?:10|)$`)
 	var limited []string
 	await.True(t, "429 by the example's rules", func() bool {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:"+ports[4]+"/api/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		req.Header.Set("x-user", "ben")
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {

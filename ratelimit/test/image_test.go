@@ -20,6 +20,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/imagetest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -59,9 +60,7 @@ func TestImage_commandLines(t *testing.T) {
 	f([]string{"ratelimit", "health"}, []string{"http://redis:6379/"}, 2, "not a page of this host")
 	f([]string{"ratelimit", "health"}, []string{"-timeout", "0s"}, 2, "usage:")
 	f([]string{"ratelimit", "health"}, []string{"a", "b"}, 2, "usage:")
-	if err := daemon.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, daemon.Stop(time.Minute))
 }
 
 // The root as it is laid out: modes, links and what a registry has to hold of it.
@@ -91,9 +90,7 @@ func dialImage(t *testing.T, c *imagetest.Running, with credentials.TransportCre
 	}
 	conn, err := grpc.NewClient("passthrough:///127.0.0.1:8081", grpc.WithTransportCredentials(with),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return c.Dial(ctx, "tcp", address) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return pb.NewRateLimitServiceClient(conn)
 }
@@ -171,9 +168,7 @@ func TestImage_envoyGateway(t *testing.T) {
 	files := map[string]string{}
 	for _, name := range []string{"tls.crt", "tls.key", "ca.crt"} {
 		text, err := os.ReadFile(l.path(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		files[name] = string(text)
 	}
 	image := imagetest.New(t, "ratelimit")
@@ -214,17 +209,11 @@ func TestImage_envoyGateway(t *testing.T) {
 	})
 	_, before := failures.State()
 	await.True(t, "ten more probes", func() bool { _, n := failures.State(); return n >= before+10 })
-	if err := c.Forwards["redis:6379"].Up(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Forwards["redis:6379"].Up())
 	await.True(t, "the store counts again", func() bool {
 		_, err := service.ShouldRateLimit(t.Context(), request("k", "v"))
 		return err == nil
 	})
-	if err := failures.Stop(); err != nil {
-		t.Error(err)
-	}
-	if err := c.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, failures.Stop())
+	must.Succeed(t, c.Stop(time.Minute))
 }

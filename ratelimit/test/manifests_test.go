@@ -14,6 +14,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -102,18 +103,12 @@ func TestManifest_istio(t *testing.T) {
 	redis := testdb.Private(t, localserver.RedisOptions{})
 	root := t.TempDir()
 	config := filepath.Join(root, "ratelimit", "config")
-	if err := os.MkdirAll(filepath.Join(config, "..2026_11"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Join(config, "..2026_11"), 0o755))
 	const rules = "domain: d\ndescriptors:\n  - key: k\n    value: v\n    rate_limit:\n      unit: year\n" +
 		"      requests_per_unit: 1\n"
-	if err := os.WriteFile(filepath.Join(config, "..2026_11", "config.yaml"), []byte(rules), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(config, "..2026_11", "config.yaml"), []byte(rules), 0o644))
 	for link, to := range map[string]string{"..data": "..2026_11", "config.yaml": "..data/config.yaml"} {
-		if err := os.Symlink(to, filepath.Join(config, link)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(to, filepath.Join(config, link)))
 	}
 	env := map[string]string{
 		"DISABLE_STATS": "", "BACKEND_TYPE": "", "STORE_STALL": "0",
@@ -150,9 +145,7 @@ func TestCheck_oldNames(t *testing.T) {
 	out, err := command(map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "REDIS_SOCKET_TYPE": "tcp",
 		"REDIS_URL":       "h:1",
 		"REDIS_POOL_SIZE": "3", "REDIS_TIMEOUT": "1s"}, "check", "-settings").CombinedOutput()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, name := range []string{"SOCKET_TYPE", "URL", "POOL_SIZE", "TIMEOUT"} {
 		if line := "warning: REDIS_" + name + " is an old name; it is called KVSTORE_" +
 			name + " now\n"; !strings.Contains(string(out), line) {

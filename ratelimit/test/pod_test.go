@@ -15,6 +15,7 @@ import (
 	"gatehouse/shared/imagetest"
 	"gatehouse/shared/kubetest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -83,9 +84,7 @@ func TestPod(t *testing.T) {
 	if err := pod.Ready.Tripped(); err != nil {
 		t.Errorf("unready while the store was down: %v", err)
 	}
-	if err := store.Up(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, store.Up())
 	await.True(t, "the store counts again", func() bool { return limit() == 7 })
 }
 
@@ -141,9 +140,7 @@ func TestPod_rollingRestart(t *testing.T) {
 		client pb.RateLimitServiceClient
 	}{{first, firstClient}, {second, secondClient}} {
 		add()
-		if err := old.pod.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, old.pod.Signal(syscall.SIGTERM))
 		time.Sleep(time.Second) // what a cluster takes to tell the clients
 		mu.Lock()
 		var rest []pb.RateLimitServiceClient
@@ -173,9 +170,7 @@ func TestPod_numbers(t *testing.T) {
 		t.Helper()
 		m := kubetest.Read(t, "deploy/kubernetes", oldnew...)
 		delay, err := time.ParseDuration(m.Env("DRAIN_DELAY"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := strings.Join(m.DrainsInTime(delay, timeout), "\n"); !strings.HasPrefix(got, want) || want == "" && got != "" {
 			t.Errorf("%q: %q, want %q", oldnew, got, want)
 		}

@@ -20,6 +20,7 @@ import (
 	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
+	"gatehouse/shared/must"
 )
 
 // This file, transcripts_test.go, and walk_test.go and metrics_test.go of internal/daemon hold README.md and the pages
@@ -83,9 +84,7 @@ func TestDocs_rules(t *testing.T) {
 func checkEnvoyFilter(t *testing.T, place string, filter map[string]any) {
 	delete(filter, "@type")
 	text, err := json.Marshal(filter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var m httprl.RateLimit
 	if err := protojson.Unmarshal(text, &m); err != nil {
 		t.Errorf("%s: %v", place, err)
@@ -126,14 +125,10 @@ func TestDocs_refusals(t *testing.T) {
 	f := func(body string) {
 		t.Helper()
 		answer, err := http.Post("http://"+p.http+"/json", "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer answer.Body.Close()
 		var said struct{ Code, Message string }
-		if err := json.NewDecoder(answer.Body).Decode(&said); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.NewDecoder(answer.Body).Decode(&said))
 		if row := fmt.Sprintf("| %s | %d | `%s`", said.Code, answer.StatusCode, said.Message); !strings.Contains(text,
 			row) {
 			t.Errorf("docs/wire.md lacks the row\n%s", row)
@@ -180,9 +175,7 @@ func TestDocs_links(t *testing.T) {
 // TestDocs_dependencies compares the table with deps.txt.
 func TestDocs_dependencies(t *testing.T) {
 	deps, err := os.ReadFile("deps.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var listed []string
 	for _, b := range doctest.Blocks(t, "docs/design.md") {
 		if b.Lang == "table" && b.Cells[0][0] == "Module" {

@@ -8,6 +8,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -24,13 +25,9 @@ func TestStall_starved(t *testing.T) {
 			defer l.stop()
 			await.True(t, "answers", func() bool { return l.ok.Load() > 100 })
 			for range 8 {
-				if err := p.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, p.Signal(syscall.SIGSTOP))
 				time.Sleep(400 * time.Millisecond)
-				if err := p.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, p.Signal(syscall.SIGCONT))
 				time.Sleep(20 * time.Millisecond)
 			}
 			ok := l.ok.Load()
@@ -39,13 +36,9 @@ func TestStall_starved(t *testing.T) {
 				t.Errorf("%d calls failed, %v: the store was taken for dead:\n%s", l.failed.Load(), l.errors, text)
 			}
 
-			if err := server.Stop(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.Stop())
 			p.log.await(t, "has been out for 250ms", nil)
-			if err := server.Cont(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.Cont())
 		})
 	}
 	redis := testdb.Private(t, localserver.RedisOptions{})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/systemdtest"
 )
 
@@ -36,12 +37,8 @@ func TestSystemd(t *testing.T) {
 	rules := filepath.Join(root, "rules")
 	put := func(text string) {
 		t.Helper()
-		if err := os.MkdirAll(rules, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(rules, "shop.yaml"), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(rules, 0o755))
+		must.Succeed(t, os.WriteFile(filepath.Join(rules, "shop.yaml"), []byte(text), 0o644))
 	}
 	const good = "domain: d\ndescriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 1000000}}\n"
 	put("domain: [\n")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/doctest"
+	"gatehouse/shared/must"
 )
 
 // TestREADME_transcripts types the commands of the README's first examples, against a real daemon with
@@ -29,12 +30,8 @@ func TestREADME_transcripts(t *testing.T) {
 				t.Errorf("%s: %s does not lie below .run/", b.Place(), b.File)
 			}
 			path := filepath.Join(dir, b.File)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(b.Text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must.Succeed(t, os.WriteFile(path, []byte(b.Text), 0o644))
 		case b.Lang == "console":
 			shells = append(shells, b)
 		case b.Lang == "sh":
@@ -110,18 +107,12 @@ func typeLine(t *testing.T, line string) string {
 		method = http.MethodPost
 	}
 	request, err := http.NewRequestWithContext(t.Context(), method, m[1], strings.NewReader(m[2]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(body)
 }
 

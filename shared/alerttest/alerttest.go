@@ -1,8 +1,8 @@
-// Package alerttest tests a daemon's alert rules for Prometheus by Prometheus' own test tool: each alert is shown
-// firing, and silent where all is well.
+// Package alerttest tests the alert rules of a daemon with promtool, Prometheus' own tool: for each alert a case in
+// which it fires, and one in which all is well and it does not.
 //
-// It is for tests only. The daemon's own test checks that the metrics exist that the rules name, since it has a scrape
-// to compare them with.
+// It is for tests only. It does not check whether the metrics exist that the rules name: a test of the daemon does,
+// which has a page of metrics to compare with.
 package alerttest
 
 import (
@@ -18,13 +18,13 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Alert is one rule.
+// Alert is one alert rule.
 type Alert struct {
 	Alert, Expr         string
 	Labels, Annotations map[string]string
 }
 
-// Read returns the rules of dir/alerts.yml.
+// Read returns the alert rules in dir/alerts.yml.
 func Read(t testing.TB, dir string) (all []Alert) {
 	t.Helper()
 	var file struct {
@@ -37,8 +37,8 @@ func Read(t testing.TB, dir string) (all []Alert) {
 	return all
 }
 
-// Fire runs dir/alerts_test.yml, which has to show each alert firing and silent. Without promtool the test is skipped,
-// or fails where REQUIRE_SERVERS is 1.
+// Fire runs dir/alerts_test.yml with promtool. The file must have, for each alert, a case in which it fires and one in
+// which it does not. Without promtool the test is skipped; if REQUIRE_SERVERS is 1, it fails.
 func Fire(t testing.TB, dir string) {
 	t.Helper()
 	tool := promtool(t)
@@ -90,12 +90,12 @@ func read(t testing.TB, path string, into any) {
 	}
 }
 
-// lintFound is promtool's exit status for complaints about a page that it could read.
+// lintFound is promtool's exit status when it has complaints about a page that it could read.
 const lintFound = 3
 
-// Lint checks a page of metrics by promtool's rules for names, types and help texts. It ignores complaints that match
-// one of the regular expressions, about names that must not change. Without promtool Lint does nothing, or fails where
-// REQUIRE_SERVERS is 1.
+// Lint checks a page of metrics with promtool's rules for names, types and help texts. It ignores complaints that match
+// one of the regular expressions in accepted, which are about names that must not change. Without promtool, Lint does
+// nothing; if REQUIRE_SERVERS is 1, the test fails.
 func Lint(t testing.TB, page string, accepted ...string) {
 	t.Helper()
 	tool := promtool(t)
@@ -118,7 +118,7 @@ func Lint(t testing.TB, page string, accepted ...string) {
 	}
 }
 
-// promtool returns the tool's path, "" if it is missing and not required.
+// promtool returns the path of promtool; "" if it is missing and not required.
 func promtool(t testing.TB) string {
 	t.Helper()
 	tool, err := exec.LookPath("promtool")

@@ -1,16 +1,19 @@
-// Package await lets a test wait for what other goroutines, processes and servers do. Only tests import it.
+// Package await lets a test wait until other goroutines, processes and servers have done something. Only tests import
+// it.
 package await
 
 import (
+	"sync"
 	"testing"
 	"time"
 )
 
-// limit is long enough for a busy machine: only a test that hangs reaches it.
+// limit is so long that, even on a busy machine, only a test that hangs reaches it.
 const limit = 3 * time.Minute
 
-// True returns when cond holds. It polls, at first every millisecond. If the condition does not hold within three
-// minutes, it fails the test with what, the condition's name, and the text of more.
+// True returns when cond returns true. It calls cond again and again, at first every millisecond. If cond is still
+// false after three minutes, True fails the test with a message that contains what, which describes the condition, and
+// the texts of more.
 func True(t testing.TB, what string, cond func() bool, more ...func() string) {
 	t.Helper()
 	pause := time.Millisecond
@@ -23,4 +26,13 @@ func True(t testing.TB, what string, cond func() bool, more ...func() string) {
 		}
 		pause = min(pause*5/4, 20*time.Millisecond)
 	}
+}
+
+// Together calls f with 0 to n-1, each in a goroutine of its own, and returns when all calls have returned.
+func Together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
 }

@@ -48,3 +48,16 @@ func TestTrue(t *testing.T) {
 	f(limit-time.Second, "")
 	f(time.Hour, "not within 3m0s: the end; more")
 }
+
+func TestTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, seen := time.Now(), make([]int, 3)
+		Together(len(seen), func(i int) {
+			time.Sleep(time.Second)
+			seen[i] += i + 1
+		})
+		if took := time.Since(begun); took != time.Second || fmt.Sprint(seen) != "[1 2 3]" {
+			t.Errorf("%v after %v, want [1 2 3] after a second", seen, took)
+		}
+	})
+}

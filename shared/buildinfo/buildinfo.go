@@ -1,6 +1,6 @@
-// Package buildinfo returns the version of a daemon.
+// Package buildinfo returns the version of the running program.
 //
-// It knows no daemon and reads no setting.
+// It depends on no daemon and reads no settings.
 package buildinfo
 
 import (
@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Info is the version from the program's build info. It needs no linker flags.
+// Info is the version that Go's build info has of the program. It needs no linker flags.
 type Info struct{ Version, Revision, Go string }
 
-// Read returns "unknown" for fields that the build info lacks. A revision with uncommitted changes ends in ",
-// modified".
+// Read returns the build info. A field that the build info lacks is "unknown". A revision that was built with
+// uncommitted changes ends in ", modified".
 func Read() Info {
 	b := Info{"unknown", "unknown", "unknown"}
 	info, ok := debug.ReadBuildInfo()
@@ -34,13 +34,13 @@ func Read() Info {
 	return b
 }
 
-// Version returns the program's name with its module version, commit and Go version.
+// Version returns a line for people: the program's name, its version, its commit and the version of Go.
 func Version(name string) string {
 	b := Read()
 	return fmt.Sprintf("%s %s (commit %s, %s)", name, b.Version, b.Revision, b.Go)
 }
 
-// Release returns only the module's version, "0.0.0" if the build info has none.
+// Release returns the version alone; "0.0.0" if the build info has none.
 func Release() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {

@@ -1,9 +1,9 @@
-// Package certs keeps certificates, keys and roots from PEM files, and follows the files: a connection that begins
-// after they have changed, by a rename, a write in place or a swap of any symlink on the path (a Kubernetes volume's
-// ..data too), uses the new contents. Invalid files change nothing: the former contents stay in use, and one log line
-// says why.
+// Package certs reads certificates, keys and roots from PEM files and watches the files for changes. A file may change
+// by a rename, by a write in place, or by a swap of a symlink on its path, such as ..data in a Kubernetes volume. New
+// connections use the new contents. If the new contents are invalid, the former contents stay in use, and one line in
+// the log has the reason.
 //
-// It makes tls.Configs for clients and servers; it does not know what runs over TLS.
+// The package makes tls.Configs for clients and servers. It does not know what they send over TLS.
 package certs
 
 import (
@@ -27,35 +27,36 @@ import (
 	"gatehouse/shared/filewatch"
 )
 
-// Files are the PEM files of a client or server. Empty names are not used.
+// Files are the paths of a client's or server's PEM files. A file whose path is empty is not used.
 type Files struct {
-	// Cert is the file of the own certificate with the chain to its root, Key that of its key: both or neither.
+	// Cert is the program's own certificate with the chain to its root, and Key is its private key. Both are set, or
+	// neither.
 	Cert, Key string
-	// CA is the file of the roots that the peer's certificate must lead to.
+	// CA has the roots to which the other side's certificate must lead.
 	CA string
-	// SystemRoots adds the system's roots to those of CA. It is for clients: on a server it would admit any client with
-	// a certificate of any public authority.
+	// SystemRoots adds the roots of the system to those in CA. It is for clients only: a server would accept clients
+	// with a certificate of any public authority.
 	SystemRoots bool
 }
 
-// Role is the purpose of a file of Files.
+// Role says which of the Files a file is.
 type Role uint8
 
-// The roles, as the fields of Files.
+// The roles, named like the fields of Files.
 const (
 	Cert Role = iota
 	Key
 	CA
 )
 
-// Error is the error in one file.
+// Error is an error in one of the Files.
 type Error struct {
 	Role Role
 	Path string
 	Err  error
 }
 
-// Error returns path: reason.
+// Error returns the file's path and the reason.
 func (e *Error) Error() string {
 	if pathError, ok := errors.AsType[*os.PathError](e.Err); ok && pathError.Path == e.Path {
 		return pathError.Error()
@@ -63,26 +64,27 @@ func (e *Error) Error() string {
 	return e.Path + ": " + e.Err.Error()
 }
 
-// Unwrap returns the reason.
+// Unwrap returns the reason without the path.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Check reads the files as Open does and reports all errors: one *Error for each file.
+// Check reads the files as Open does and returns all errors, one for each invalid file.
 func (f Files) Check() []*Error {
 	_, errs := f.load()
 	return errs
 }
 
-// maxBytes bounds one file. All public roots together are below 250 KiB.
+// maxBytes bounds the size of one file. All public roots together have less than 250 KiB.
 const maxBytes = 4 << 20
 
-// material is the contents of the files at one time. It does not change.
+// material has the contents of all files as they were at one time. It does not change.
 type material struct {
-	texts [3][]byte // by Role
+	texts [3][]byte // indexed by Role
 	pair  *tls.Certificate
-	roots *x509.CertPool // nil: the system's
+	roots *x509.CertPool // nil means the system's roots
 }
 
-// load reads and parses all files. If both files of the pair are readable and do not match, the error is the key's.
+// load reads and parses all files. If certificate and key are valid but do not belong together, the error is that of
+// the key.
 func (f Files) load() (*material, []*Error) {
 	m := &material{}
 	var errs []*Error
@@ -134,7 +136,7 @@ func (m *material) readRoots(system bool) error {
 	}
 	m.roots = x509.NewCertPool()
 	if system {
-		if pool, err := x509.SystemCertPool(); err == nil { // a lean image has no system roots
+		if pool, err := x509.SystemCertPool(); err == nil { // an image with nothing but the program has no system roots
 			m.roots = pool
 		}
 	}
@@ -144,7 +146,8 @@ func (m *material) readRoots(system bool) error {
 	return nil
 }
 
-// parseCertificates requires at least one certificate and no unreadable one: a half-written bundle is an error.
+// parseCertificates parses PEM certificates. It returns an error if there is none, or if one is invalid, as in a bundle
+// that is only half written.
 func parseCertificates(text []byte) (all []*x509.Certificate, err error) {
 	for {
 		var block *pem.Block
@@ -166,7 +169,7 @@ func parseCertificates(text []byte) (all []*x509.Certificate, err error) {
 	return all, nil
 }
 
-// readFile reads a bounded file; the path may lead to something endless.
+// readFile reads a file of at most maxBytes: the path might lead to something endless.
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -183,7 +186,7 @@ func readFile(path string) ([]byte, error) {
 	return text, err
 }
 
-// Store has the contents of its files.
+// Store holds the contents of its files and watches the files for changes.
 type Store struct {
 	files Files
 	log   *slog.Logger
@@ -195,30 +198,31 @@ type Store struct {
 	state State
 }
 
-// State is the state of a Store, for operators.
+// State is the state of a Store, for operators to see.
 type State struct {
-	// NotAfter is when the own certificate ends; zero without one.
+	// NotAfter is when the program's own certificate expires; zero if it has none.
 	NotAfter time.Time `json:"not_after,omitzero"`
-	// LoadedAt is when the contents in use were read.
+	// LoadedAt is when the contents that are in use were read.
 	LoadedAt time.Time `json:"loaded_at"`
-	// Error is why newer files are not in use; empty when there are none.
+	// Error is the reason why the present files are not in use; empty if they are.
 	Error string `json:"error,omitempty"`
-	// Reads is how often the files were read, Refused how often they were invalid.
+	// Reads is the number of times that the files were read, and Refused is how many of these times they were invalid.
 	Reads   uint64 `json:"reads"`
 	Refused uint64 `json:"refused"`
 }
 
-// Open reads the files and follows them until Close. All files must be valid at first; the error names every invalid
-// one. A nil log discards.
+// Open reads the files, and watches them until Close. All files must be valid; the error names every file that is not.
+// If log is nil, nothing is logged.
 func Open(f Files, log *slog.Logger) (*Store, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{files: f.absolute(), log: log}
 	w := filewatch.New(filewatch.Options{Name: "certs", Log: s.log, Signature: s.files.signature, Poll: lookEvery,
-		Settle: settle, Most: settle, // never postponed, or a busy directory would hide its certificates
+		// Most is as short as Settle: in a busy directory, changes might otherwise delay reading for ever.
+		Settle: settle, Most: settle,
 		Concerns: func(fsnotify.Event) bool { return true }})
-	s.follow(w) // before reading, so that later changes are noticed
+	s.follow(w) // before reading, so that changes during reading are noticed
 	m, errs := s.read()
 	if len(errs) > 0 {
 		w.Close()
@@ -231,7 +235,7 @@ func Open(f Files, log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// absolute makes paths absolute, so that a Store keeps its files when the working directory changes.
+// absolute returns the files with absolute paths, so that a Store finds them if the working directory changes.
 func (f Files) absolute() Files {
 	for _, path := range []*string{&f.Cert, &f.Key, &f.CA} {
 		if *path == "" {
@@ -252,7 +256,7 @@ func joined(errs []*Error) error {
 	return errors.Join(all...)
 }
 
-// Close stops following the files. Configs made by the Store go on with its present contents.
+// Close stops watching the files. The tls.Configs that the Store has made keep working with its present contents.
 func (s *Store) Close() {
 	s.stop()
 	s.done.Wait()
@@ -265,7 +269,7 @@ func (s *Store) State() State {
 	return s.state
 }
 
-// read loads the files and counts.
+// read loads the files and counts that it did.
 func (s *Store) read() (*material, []*Error) {
 	m, errs := s.files.load()
 	s.mu.Lock()
@@ -276,7 +280,7 @@ func (s *Store) read() (*material, []*Error) {
 	return m, errs
 }
 
-// use puts m in force and warns about oddities.
+// use puts m in use, and logs a warning if its certificate is not valid at present.
 func (s *Store) use(m *material) {
 	s.now.Store(m)
 	s.mu.Lock()
@@ -293,7 +297,8 @@ func (s *Store) use(m *material) {
 	}
 }
 
-// reload takes the files if they are valid and differ. Otherwise it returns what is wrong.
+// reload reads the files, and puts them in use if they are valid and differ from those in use. It returns an error if
+// they are invalid.
 func (s *Store) reload() error {
 	m, errs := s.read()
 	if len(errs) > 0 {
@@ -310,12 +315,12 @@ func (s *Store) reload() error {
 		return nil
 	}
 	s.mu.Lock()
-	s.state.Error = "" // the contents in use are back in the files
+	s.state.Error = "" // the files again have the contents that are in use
 	s.mu.Unlock()
 	return nil
 }
 
-// refused records invalid files, and logs them once.
+// refused records the error for invalid files. It logs the error, unless it logged the same error last time.
 func (s *Store) refused(err error) {
 	s.mu.Lock()
 	known := s.state.Error == err.Error()

@@ -17,6 +17,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/logtest"
+	"gatehouse/shared/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -253,20 +254,14 @@ func TestClient_certificateIsCurrent(t *testing.T) {
 func TestReload(t *testing.T) {
 	t.Parallel()
 	ca := certtest.NewCA(t, "ca", time.Hour)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	dir := t.TempDir()
 	data := func(version string, p certtest.Pair) {
-		must(os.Mkdir(filepath.Join(dir, version), 0o755))
+		must.Succeed(t, os.Mkdir(filepath.Join(dir, version), 0o755))
 		p.Write(t, filepath.Join(dir, version))
 	}
 	link := func(to, name string) {
-		must(os.Symlink(to, filepath.Join(dir, "next")))
-		must(os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, name)))
+		must.Succeed(t, os.Symlink(to, filepath.Join(dir, "next")))
+		must.Succeed(t, os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, name)))
 	}
 	first := ca.Issue("server.test")
 	data("..1", first)
@@ -299,14 +294,14 @@ func TestReload(t *testing.T) {
 	until("a Kubernetes swap", next)
 
 	next = ca.Issue("server.test")
-	must(os.WriteFile(cert, next.Cert, 0o600))
+	must.Succeed(t, os.WriteFile(cert, next.Cert, 0o600))
 	shown() // with the old pair: the key is still to come
-	must(os.WriteFile(key, next.Key, 0o600))
+	must.Succeed(t, os.WriteFile(key, next.Key, 0o600))
 	until("written in place, one after the other", next)
 
 	next = ca.Issue("server.test")
-	must(os.Remove(filepath.Join(dir, "tls.crt")))
-	must(os.Remove(filepath.Join(dir, "tls.key")))
+	must.Succeed(t, os.Remove(filepath.Join(dir, "tls.crt")))
+	must.Succeed(t, os.Remove(filepath.Join(dir, "tls.key")))
 	shown()
 	next.Write(t, dir)
 	until("removed and made anew", next)

@@ -8,13 +8,13 @@ import (
 	"sync/atomic"
 )
 
-// minVersion is the oldest version of TLS for clients and servers.
+// minVersion is the oldest version of TLS that clients and servers accept.
 const minVersion = tls.VersionTLS12
 
-// Server returns the config of a listener. Each handshake uses the present contents of the files; open connections stay
-// as they are. With CA every client must present a certificate that leads to one of its roots and is meant for clients,
-// and with clientName one that is valid for that DNS name, including by wildcards in the certificate. The same holds
-// for resumed sessions. protocols are those of ALPN, best first.
+// Server returns the tls.Config for a listener. Each handshake uses the present contents of the files; open connections
+// are not affected by changes. If Files has a CA, each client must present a certificate for clients that leads to one
+// of its roots and, unless clientName is empty, is valid for that DNS name (wildcards in the certificate count). The
+// same is required of resumed sessions. protocols are those for ALPN, best first.
 func (s *Store) Server(clientName string, protocols ...string) *tls.Config {
 	type built struct {
 		from   *material
@@ -38,12 +38,13 @@ func (s *Store) Server(clientName string, protocols ...string) *tls.Config {
 		MinVersion:         minVersion,
 		NextProtos:         protocols,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return current(), nil },
-		// For callers that check whether a config can serve at all.
+		// For callers that check whether a Config has a certificate; handshakes use that of GetConfigForClient.
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.now.Load().pair, nil },
 	}
 }
 
-// verifyClient checks a client as tls does only for new sessions, and checks the name.
+// verifyClient verifies a client's certificate in a resumed session, which crypto/tls verifies only in a new one, and
+// checks that it is valid for name.
 func verifyClient(cs tls.ConnectionState, roots *x509.CertPool, name string) error {
 	if len(cs.PeerCertificates) == 0 {
 		return errors.New("certs: the client showed no certificate")
@@ -77,10 +78,10 @@ func verify(cs tls.ConnectionState, roots *x509.CertPool, usage x509.ExtKeyUsage
 	return nil
 }
 
-// Client returns the config of connections to one server. Each handshake presents the own certificate, if there is one
-// and the server requests it, and verifies the server's certificate by the present roots. serverName is the name or IP
-// address that the server's certificate must be valid for, and is sent to the server (SNI). With skipName any name is
-// accepted; the chain is still verified.
+// Client returns the tls.Config for connections to one server. Each handshake uses the present contents of the files:
+// it presents the program's own certificate, if there is one and the server requests it, and verifies the server's
+// certificate with the roots. serverName is the name or IP address for which the server's certificate must be valid; it
+// is also sent to the server (SNI). With skipName any name is accepted, and only the chain is verified.
 func (s *Store) Client(serverName string, skipName bool) *tls.Config {
 	return &tls.Config{
 		MinVersion: minVersion,
@@ -89,9 +90,9 @@ func (s *Store) Client(serverName string, skipName bool) *tls.Config {
 			if pair := s.now.Load().pair; pair != nil {
 				return pair, nil
 			}
-			return &tls.Certificate{}, nil // none; the server decides
+			return &tls.Certificate{}, nil // no certificate; the server decides whether that is accepted
 		},
-		// tls itself would use the present roots for every connection, for ever.
+		// Verify in VerifyConnection instead: RootCAs would keep the present roots for all future connections.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if len(cs.PeerCertificates) == 0 {

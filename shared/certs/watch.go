@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// settle is how long a writer has before the files are read.
+	// settle is the time after a change before the files are read, in which a program may finish writing them.
 	settle = 50 * time.Millisecond
-	// retryAfter is how long a writer has to write the second file of a pair.
+	// retryAfter is the time that a program has to write the second file of a pair, if the files do not match.
 	retryAfter = 300 * time.Millisecond
-	// lookEvery is how often the files are checked without a notification: for file systems without notifications, and
-	// symlinks swapped further up the path.
+	// lookEvery is how often the files are checked without a notification. It finds changes in file systems without
+	// notifications, and swaps of symlinks further up the path.
 	lookEvery = 500 * time.Millisecond
 )
 
@@ -26,11 +26,11 @@ func (s *Store) watch(ctx context.Context, w *filewatch.Watcher) {
 		if _, ok := w.Wait(ctx, nil); !ok {
 			return
 		}
-		s.follow(w) // before reading, so that later changes are noticed
+		s.follow(w) // before reading, so that changes during reading are noticed
 		if s.reload() == nil {
 			continue
 		}
-		select { // the files may be complete in a moment
+		select { // try again in a moment: the files may be only half written
 		case <-ctx.Done():
 			return
 		case <-time.After(retryAfter):
@@ -42,7 +42,7 @@ func (s *Store) watch(ctx context.Context, w *filewatch.Watcher) {
 	}
 }
 
-// follow watches the directories in which the files are now, by name and where symlinks lead.
+// follow starts watching the directories that have the files: those in their paths, and those to which symlinks lead.
 func (s *Store) follow(w *filewatch.Watcher) {
 	var dirs []string
 	for _, path := range s.files.paths() {
@@ -63,7 +63,7 @@ func (f Files) paths() (all []string) {
 	return all
 }
 
-// signature changes when a file is replaced or its contents change.
+// signature returns a text that changes when a file is replaced or its contents change.
 func (f Files) signature() string {
 	var b strings.Builder
 	for _, path := range f.paths() {

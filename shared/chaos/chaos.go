@@ -1,4 +1,5 @@
-// Package chaos says how long the tests that break things run, and gives them reproducible randomness.
+// Package chaos is for tests that kill, freeze and cut off servers: it says how long they run, and gives them random
+// numbers that can be reproduced.
 package chaos
 
 import (
@@ -9,8 +10,8 @@ import (
 	"time"
 )
 
-// Time returns how long a chaos test goes on breaking things: normal, a quarter of it with -short, or the value of
-// CHAOS, such as 10m for a long night.
+// Time returns for how long a chaos test keeps breaking things: normal, or a quarter of it with -short, or the duration
+// in the environment variable CHAOS, such as 10m for a long run.
 func Time(t testing.TB, normal time.Duration) time.Duration {
 	text := os.Getenv("CHAOS")
 	if text == "" {
@@ -26,9 +27,9 @@ func Time(t testing.TB, normal time.Duration) time.Duration {
 	return d
 }
 
-// Runs returns how many random cases a test tries: normal, or a third of it under the race detector, which makes them
-// slower by an order of magnitude. A test that calls Runs has Random in its name: make test runs such tests without the
-// detector too.
+// Runs returns how many random cases a test tries: normal, or a third of it under the race detector, which makes cases
+// slower by an order of magnitude. A test that calls Runs has Random in its name, because make test runs such tests a
+// second time without the race detector.
 func Runs(normal int) int {
 	if underRace {
 		return (normal + 2) / 3
@@ -36,8 +37,9 @@ func Runs(normal int) int {
 	return normal
 }
 
-// Rand returns a source of random numbers whose seed is in the test's log; CHAOS_SEED=n uses the seed of a former run.
-// Goroutines and processes still race freely, so the same seed gives the same actions, not the same run.
+// Rand returns a source of random numbers. It logs the seed, and takes the seed from the environment variable
+// CHAOS_SEED if that is set, to repeat a former run. The same seed gives the same actions but not the same run, since
+// goroutines and processes still race.
 func Rand(t testing.TB) *rand.Rand {
 	seed := rand.Uint64()
 	if text := os.Getenv("CHAOS_SEED"); text != "" {

@@ -21,22 +21,22 @@ import (
 	"gatehouse/shared/subprocess"
 )
 
-// auth is the running auth daemon on a PostgreSQL of its own, which is empty at each start.
+// auth is the running auth daemon with its PostgreSQL, which is empty at each start.
 type auth struct {
 	process       *subprocess.Process
 	postgres      *localserver.Server
 	program       string
-	home          string          // its working directory: log, secret, the user's .env
-	provider      *fakeidp.Server // needs no accounts
-	http, mailbox string          // host:port
-	console       string          // host:port
-	password      string          // of the console's administrator
+	home          string          // the daemon's working directory, with its log, its secret and the developer's .env
+	provider      *fakeidp.Server // signs users in without accounts
+	http, mailbox string          // addresses of the daemon and of the mailbox, as host:port
+	console       string          // address of the admin console, as host:port
+	password      string          // password of the console's administrator
 	demo          *demo
-	settings      string // the file with all settings
-	admin, anon   string // service tokens
+	settings      string // path of the file with all settings
+	admin, anon   string // service tokens: of the admin, and of clients without a user
 }
 
-// startAuth returns when the daemon is ready.
+// startAuth starts the auth daemon and everything it needs, and returns when the daemon is ready.
 func startAuth(ctx context.Context, bin, dir string, limits *ratelimit, out io.Writer) (a *auth, err error) {
 	a = &auth{demo: &demo{ratelimit: "http://" + limits.http}}
 	defer func() {
@@ -47,7 +47,7 @@ func startAuth(ctx context.Context, bin, dir string, limits *ratelimit, out io.W
 	if a.program, err = filepath.Abs(filepath.Join(bin, "auth")); err != nil {
 		return a, err
 	}
-	if _, err = os.Stat(a.program); err != nil { // before PostgreSQL takes its second
+	if _, err = os.Stat(a.program); err != nil { // check now, before waiting a second for PostgreSQL
 		return a, fmt.Errorf("%w (make build makes it)", err)
 	}
 	if a.home, err = filepath.Abs(filepath.Join(dir, "auth")); err != nil {
@@ -92,8 +92,8 @@ func startAuth(ctx context.Context, bin, dir string, limits *ratelimit, out io.W
 	return a, a.launch(ctx, out)
 }
 
-// launch starts the program, gets both service tokens from it and makes the console's administrator. The program's log
-// goes to a file: it has a line for each request.
+// launch starts the daemon, has it issue both service tokens, and creates the console's administrator. The daemon's log
+// is written to a file, since it has a line for each request.
 func (a *auth) launch(ctx context.Context, out io.Writer) error {
 	path := filepath.Join(a.home, "log")
 	log, err := os.Create(path)
@@ -101,13 +101,13 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer log.Close()
-	cmd := a.command(context.WithoutCancel(ctx), "serve") // a signal stops it
+	cmd := a.command(context.WithoutCancel(ctx), "serve") // WithoutCancel, since the daemon is stopped by a signal
 	cmd.Stdout, cmd.Stderr = log, log
 	if a.process, err = subprocess.Start(cmd); err != nil {
 		return err
 	}
 	if err := awaitReady(ctx, a.process, "http://"+a.http+"/readyz"); err != nil {
-		text, _ := os.ReadFile(path) // says more than err
+		text, _ := os.ReadFile(path) // the log says more about the reason than err
 		fmt.Fprintf(out, "%s", text)
 		return err
 	}
@@ -130,21 +130,21 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// administrator is the user who may sign in at the console.
+// administrator is the address of the user who may sign in to the console.
 const administrator = "admin@example.org"
 
-// command returns a command of the program with the settings file and no other setting.
+// command returns a command that runs the auth program with the settings file, and with no settings in its environment.
 func (a *auth) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, a.program, append([]string{"-config", a.settings}, args...)...)
 	cmd.Dir, cmd.Env = a.home, passedOn("PATH", "HOME", "LOG_LEVEL")
 	return cmd
 }
 
-// named matches a line of a settings file.
+// named matches a line of a settings file that sets a variable, and finds the variable's name.
 var named = regexp.MustCompile(`(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=`)
 
-// writeSettings writes all settings into one file: the stack's, and those of .env in the daemon's folder, which win.
-// The limits on mails are lifted, since the mailbox sends nothing.
+// writeSettings writes a file with all settings: those that make run needs and, overriding them, those in .env in the
+// daemon's folder. The limits on mails are turned off, since the mailbox sends nothing.
 func (a *auth) writeSettings() error {
 	secret := filepath.Join(a.home, "secret")
 	if err := writeOnce(secret, rand.Text()+rand.Text()+"\n"); err != nil {
@@ -158,7 +158,7 @@ func (a *auth) writeSettings() error {
 	if err != nil {
 		return err
 	}
-	host, port, _ := net.SplitHostPort(a.http) // made by loopback
+	host, port, _ := net.SplitHostPort(a.http) // loopback has made the address, so it is valid
 	_, mailboxPort, _ := net.SplitHostPort(a.mailbox)
 	set := append([]string{
 		"AUTH_API_HOST=" + host, "AUTH_API_PORT=" + port, "AUTH_API_EXTERNAL_URL=http://" + a.http,
@@ -175,13 +175,13 @@ func (a *auth) writeSettings() error {
 		set = slices.DeleteFunc(set, func(s string) bool { return strings.HasPrefix(s, string(m[1])+"=") })
 	}
 	a.settings = filepath.Join(a.home, "settings")
-	os.Remove(a.settings) // a former file may have another mode
+	os.Remove(a.settings) // remove a file of an earlier run, which may have another mode
 	text := "# Written by make run at each start: its own settings, then those of .env.\n" + strings.Join(set, "\n") + "\n"
 	return os.WriteFile(a.settings, append([]byte(text), own...), 0o600)
 }
 
-// providers returns the settings of two providers at the fake one: a custom OpenID Connect provider, and GitHub's
-// dialect.
+// providers returns the settings of two providers that the fake identity provider serves: one of plain OpenID Connect,
+// and GitHub.
 func (a *auth) providers() []string {
 	env := []string{
 		"AUTH_EXTERNAL_OIDC_LOCAL_ISSUER=" + a.provider.Base("oidc"),
@@ -194,19 +194,19 @@ func (a *auth) providers() []string {
 	return env
 }
 
-// signInLink returns a link that begins a sign-in through the fake provider and ends at the demo.
+// signInLink returns a link that signs a user in through the fake identity provider and ends at the demo.
 func (a *auth) signInLink(provider string) string {
 	return "http://" + a.http + "/authorize?provider=" + provider + "&redirect_to=" + url.QueryEscape(a.demo.site()+"/")
 }
 
-// dotEnv is the contents of .env at the first start.
+// dotEnv is the content that .env has after the first start.
 const dotEnv = `# Further settings of the auth daemon that make run starts, NAME=value, one a line. They win over those that make
 # run sets itself. The next start of make run puts them in force.
 # AUTH_MAILER_AUTOCONFIRM=true
 `
 
-// writeOnce makes a file unless it exists: with the same secret the service tokens of earlier runs stay valid, and an
-// edited settings file stays.
+// writeOnce creates a file unless it exists. So the secret stays the same, with which service tokens of earlier runs
+// remain valid, and an edited .env is not overwritten.
 func writeOnce(path, text string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -236,7 +236,7 @@ func (a *auth) stop() error {
 	return err
 }
 
-// introduce prints where the daemon listens and what to try. Every line can be typed unchanged, in this order.
+// introduce prints where the daemon listens, and commands to try, in this order and without changes.
 func (a *auth) introduce(out io.Writer, dir string) {
 	session := filepath.Join(dir, "auth", "session.json")
 	field := func(name string) string {

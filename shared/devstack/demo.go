@@ -20,18 +20,18 @@ import (
 //go:embed demo
 var demoFiles embed.FS
 
-// demo is a user's own application: a page that signs in, and a server that calls auth and ratelimit before it takes an
-// order, as an Envoy would.
+// demo is an example of an application that uses both daemons: a page on which users sign in, and a server that calls
+// auth and ratelimit before it accepts an order, as an Envoy would.
 type demo struct {
-	addr      string // host:port
-	auth      string // URL
-	ratelimit string // URL
+	addr      string // address at which the demo listens, host:port
+	auth      string // URL of the auth daemon
+	ratelimit string // URL of the rate limit daemon
 	page      demoPage
 	server    *http.Server
 	client    http.Client
 }
 
-// demoPage is the data of the page.
+// demoPage is the data that the demo's page gets from its server.
 type demoPage struct {
 	API     string `json:"api"`
 	Mailbox string `json:"mailbox"`
@@ -39,9 +39,9 @@ type demoPage struct {
 	Rules   string `json:"rules"`
 }
 
-// start serves on the address, and on [::1] where it exists, since browsers may resolve localhost to either.
+// start serves at d.addr and, if the machine has it, at [::1], since browsers may resolve localhost to either.
 func (d *demo) start() error {
-	_, port, _ := net.SplitHostPort(d.addr) // made by loopback
+	_, port, _ := net.SplitHostPort(d.addr) // loopback has made the address, so it is valid
 	l, err := net.Listen("tcp", d.addr)
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
@@ -64,7 +64,7 @@ func (d *demo) stop() {
 func (d *demo) handler() http.Handler {
 	files, err := fs.Sub(demoFiles, "demo")
 	if err != nil {
-		panic(err) // the folder is embedded
+		panic(err) // not reached: the folder is embedded
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /", http.FileServerFS(files))
@@ -78,7 +78,7 @@ func (d *demo) handler() http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
-		if !httpx.IsLoopbackHost(r.Host) { // a name that an attacker made resolve to 127.0.0.1
+		if !httpx.IsLoopbackHost(r.Host) { // an attacker may have made the name resolve to 127.0.0.1
 			http.Error(w, "the demo answers under loopback names only", http.StatusForbidden)
 			return
 		}
@@ -89,22 +89,22 @@ func (d *demo) handler() http.Handler {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v) // an error means that the browser has left
+	json.NewEncoder(w).Encode(v) // an error means that the browser has disconnected
 }
 
-// problem has the form of the API's errors.
+// problem is an error as JSON, in the form of the auth daemon's errors.
 type problem struct {
 	Code string `json:"error_code"`
 	Msg  string `json:"msg"`
 }
 
-// postOrder takes an order of the bearer, at most as many as the rules allow.
+// postOrder accepts an order of the user whose token the request has, unless the user's limit of orders is reached.
 func (d *demo) postOrder(w http.ResponseWriter, r *http.Request) {
 	status, body, err := d.fetch(r.Context(), "GET", d.auth+"/user", r.Header.Get("Authorization"), nil)
 	if err == nil && status != http.StatusOK {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		w.Write(body) // auth's own answer
+		w.Write(body) // pass on auth's own answer
 		return
 	}
 	var user struct{ ID string }
@@ -127,7 +127,7 @@ func (d *demo) postOrder(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// count counts one request of a user by the rules of the domain shop.
+// count sends ratelimit one hit of a user in the domain shop. limited reports whether the user's limit is reached.
 func (d *demo) count(ctx context.Context, user string) (limited bool, remaining uint32, err error) {
 	request, err := json.Marshal(map[string]any{"domain": "shop", "descriptors": []any{
 		map[string]any{"entries": []any{map[string]string{"key": "user", "value": user}}},
@@ -172,5 +172,5 @@ func (d *demo) fetch(ctx context.Context, method, url, authorization string, bod
 	return resp.StatusCode, bytes.TrimSpace(text), err
 }
 
-// site returns the demo's URL for browsers.
+// site returns the URL of the demo for browsers.
 func (d *demo) site() string { return "http://" + strings.Replace(d.addr, "127.0.0.1", "localhost", 1) }

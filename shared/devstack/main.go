@@ -1,8 +1,8 @@
-// Command devstack is behind make run: it starts the daemons from nothing, prints what to try, and stops everything it
-// started on Ctrl-C or when one of them ends.
+// Command devstack is the program behind `make run`. It starts both daemons and the servers they need, prints what to
+// try, and stops everything on Ctrl-C or when a daemon or PostgreSQL ends.
 //
-// It is for one developer at one machine: listeners are on loopback only, and users and counts are lost at the end. Its
-// files are in .run/, except PostgreSQL's data, to which it has a link.
+// It is for one developer on one machine: it listens on loopback only, and users and counts are lost when it ends. Its
+// files are in .run/, except for PostgreSQL's data, to which .run/ has a link.
 package main
 
 import (
@@ -30,7 +30,8 @@ func main() {
 	}
 }
 
-// run returns nil when ctx has ended and everything was stopped.
+// run starts everything, waits until ctx ends, stops everything and returns nil. It returns an error if a daemon or
+// PostgreSQL ends before.
 func run(ctx context.Context, bin, dir string, out io.Writer) error {
 	limits, err := startRatelimit(ctx, bin, dir, out)
 	if err != nil {
@@ -57,7 +58,7 @@ func run(ctx context.Context, bin, dir string, out io.Writer) error {
 	return errors.Join(err, users.stop(), limits.stop())
 }
 
-// orStopped returns nil if the stack was stopped while it started, otherwise err.
+// orStopped returns nil if ctx ended while the daemons were starting, otherwise err.
 func orStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -68,7 +69,7 @@ func orStopped(ctx context.Context, err error) error {
 //go:embed rules.yaml
 var exampleRules []byte
 
-// writeRules makes the rules file, unless there is one, which may have been edited.
+// writeRules writes the example rules to a file, unless the file exists, since it may have been edited.
 func writeRules(path string) (kept bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return false, err

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -89,9 +90,7 @@ func TestStack(t *testing.T) {
 	}
 	post := func() int {
 		answer, err := http.Post(request[1], "application/json", strings.NewReader(request[2]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer answer.Body.Close()
 		return answer.StatusCode
 	}
@@ -106,9 +105,7 @@ func TestStack(t *testing.T) {
 	}
 	url := regexp.MustCompile(`curl '(\S+/explain\S+)'`).FindStringSubmatch(shown.String())
 	answer, err := http.Get(url[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		t.Errorf("%s answers %s", url[1], answer.Status)
@@ -116,9 +113,7 @@ func TestStack(t *testing.T) {
 
 	rules := filepath.Join(home, "ratelimit", "config", "rules.yaml")
 	edited := bytes.ReplaceAll(exampleRules, []byte("requests_per_unit: 3"), []byte("requests_per_unit: 1000"))
-	if err := os.WriteFile(rules, edited, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(rules, edited, 0o644))
 	await.True(t, "the next answer obeys the edited rules", func() bool {
 		got := typed(client)
 		return strings.Contains(got, "1000") && !strings.Contains(got, "OVER_LIMIT")
@@ -175,9 +170,7 @@ func signInAtConsole(t *testing.T, text string) {
 	at := regexp.MustCompile(`console +(http://\S+) +administrator (\S+), password (\S+)`).FindStringSubmatch(text)
 	answer, err := http.Post(at[1]+"/session", "application/json",
 		strings.NewReader(`{"email":"`+at[2]+`","password":"`+at[3]+`"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		t.Errorf("%s signs in at the console: %s", at[2], answer.Status)
@@ -189,23 +182,17 @@ func followMailedLink(t *testing.T, text string) {
 	t.Helper()
 	at := regexp.MustCompile(`auth +(http://\S+) +mailbox (http://\S+)`).FindStringSubmatch(text)
 	answer, err := http.Post(at[1]+"/magiclink", "application/json", strings.NewReader(`{"email":"dora@example.org"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	answer.Body.Close()
 	mailed, err := http.Get(at[2] + "/latest/link?to=dora@example.org&wait=10")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	link, err := io.ReadAll(mailed.Body)
 	mailed.Body.Close()
 	if err != nil || mailed.StatusCode != http.StatusOK {
 		t.Fatalf("%s %s %v", mailed.Status, link, err)
 	}
 	end, err := http.Get(strings.TrimSpace(string(link)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	end.Body.Close()
 	if end.StatusCode != http.StatusOK || !strings.Contains(end.Request.URL.Fragment, "access_token=") {
 		t.Errorf("%s ends at %s: %s", link, end.Request.URL, end.Status)
@@ -221,23 +208,17 @@ func signIn(t *testing.T, text string) {
 	}
 	for _, link := range links {
 		jar, err := cookiejar.New(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		browser := &http.Client{Jar: jar, Timeout: time.Minute}
 		page, err := browser.Get(link[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		page.Body.Close()
 		at := page.Request.URL
 		query := at.Query()
 		query.Set("-email", "carol@example.org")
 		at.RawQuery = query.Encode()
 		end, err := browser.Get(at.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		end.Body.Close()
 		got, err := url.ParseQuery(end.Request.URL.EscapedFragment())
 		if err != nil || got.Get("access_token") == "" || got.Get("provider_token") == "" ||
@@ -245,14 +226,10 @@ func signIn(t *testing.T, text string) {
 			t.Fatalf("%s ends at %s (%v)", link[1], end.Request.URL, err)
 		}
 		r, err := http.NewRequest(http.MethodGet, strings.Split(link[1], "/authorize")[0]+"/user", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		r.Header.Set("Authorization", "Bearer "+got.Get("access_token"))
 		who, err := browser.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		body, err := io.ReadAll(who.Body)
 		who.Body.Close()
 		if err != nil || !bytes.Contains(body, []byte(`"email":"carol@example.org"`)) {
@@ -263,9 +240,7 @@ func signIn(t *testing.T, text string) {
 
 func TestBusyPort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
 	got, err := freeAddr(port)

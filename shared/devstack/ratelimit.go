@@ -16,21 +16,21 @@ import (
 	"gatehouse/shared/subprocess"
 )
 
-// ratelimit is the running rate limit daemon on its in-process store.
+// ratelimit is the running rate limit daemon, which counts in its own memory.
 type ratelimit struct {
 	process           *subprocess.Process
 	program, rules    string
-	grpc, http, debug string // host:port
+	grpc, http, debug string // addresses of the listeners, as host:port
 }
 
 const (
-	// startTime is how long a daemon may take until it is healthy, also on a busy machine.
+	// startTime is how long a daemon may take to become healthy, even on a busy machine.
 	startTime = 20 * time.Second
-	// stopTime is more than the daemons' own drain deadline.
+	// stopTime is how long a daemon may take to stop. It is longer than the daemons' own time for draining.
 	stopTime = 20 * time.Second
 )
 
-// startRatelimit returns when the daemon is healthy.
+// startRatelimit starts the rate limit daemon and returns when it is healthy.
 func startRatelimit(ctx context.Context, bin, dir string, out io.Writer) (*ratelimit, error) {
 	home, err := filepath.Abs(filepath.Join(dir, "ratelimit"))
 	if err != nil {
@@ -74,16 +74,16 @@ func startRatelimit(ctx context.Context, bin, dir string, out io.Writer) (*ratel
 	return r, nil
 }
 
-// environment returns all settings of the daemon that the stack decides. The developer's own environment is not passed
-// on: a variable for another daemon would change this one.
+// environment returns the daemon's environment. It has only the settings that make run needs: in the developer's own
+// environment, a variable that is meant for another daemon would change this daemon, too.
 func (r *ratelimit) environment(home string) []string {
 	set := []string{
 		"BACKEND_TYPE=memory",
 		"RUNTIME_ROOT=" + home, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false",
-		"DISABLE_STATS=true", // no collector runs here; the debug port shows statistics all the same
+		"DISABLE_STATS=true", // statistics are not sent anywhere, but the debug port shows them
 	}
 	for _, l := range []struct{ prefix, addr string }{{"GRPC_", r.grpc}, {"", r.http}, {"DEBUG_", r.debug}} {
-		host, port, _ := net.SplitHostPort(l.addr) // made by loopback
+		host, port, _ := net.SplitHostPort(l.addr) // loopback has made the address, so it is valid
 		set = append(set, l.prefix+"HOST="+host, l.prefix+"PORT="+port)
 	}
 	return set
@@ -100,7 +100,7 @@ func passedOn(names ...string) (set []string) {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freeAddr returns the first free port among port and those 10,000, 20,000, … above it.
+// freeAddr returns the loopback address with the first free port among port, port + 10,000, port + 20,000 and so on.
 func freeAddr(port int) (string, error) {
 	for p := port; p < 1<<16; p += 10_000 {
 		l, err := net.Listen("tcp", loopback(p))
@@ -111,7 +111,7 @@ func freeAddr(port int) (string, error) {
 	return "", fmt.Errorf("port %d and those 10,000, 20,000, … above it are busy", port)
 }
 
-// awaitReady returns when the daemon answers its health URL with 200.
+// awaitReady returns when the daemon's health URL answers with 200. It returns an error if the process ends before.
 func awaitReady(ctx context.Context, p *subprocess.Process, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -145,7 +145,7 @@ func (r *ratelimit) stop() error {
 	return nil
 }
 
-// introduce prints where the daemon listens and what to try. Every line can be typed unchanged.
+// introduce prints where the daemon listens, and commands to try, without changes.
 func (r *ratelimit) introduce(out io.Writer) {
 	fmt.Fprintf(out, `
 ratelimit   gRPC %[1]s   HTTP %[2]s   debug %[3]s

@@ -9,13 +9,13 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Compose is the part of a compose file that tests read.
+// Compose is the content of a Docker compose file, as far as tests read it.
 type Compose struct {
 	Services map[string]Service
 	Volumes  map[string]any // the named volumes
 }
 
-// Service is a service of a compose file.
+// Service is one service of a compose file.
 type Service struct {
 	Environment map[string]string
 	Deploy      struct{ Replicas int }
@@ -27,8 +27,8 @@ type Service struct {
 	}
 }
 
-// ReadCompose decodes a compose file, and fails the test if a folder or file that it names is missing. oldnew, pairs as
-// for strings.NewReplacer, are first replaced in its text.
+// ReadCompose decodes a compose file. It fails the test if a folder or file that the compose file names is missing.
+// oldnew are pairs of texts: in the file's text, the first of each pair is replaced by the second before decoding.
 func ReadCompose(t testing.TB, file string, oldnew ...string) Compose {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -54,7 +54,7 @@ func ReadCompose(t testing.TB, file string, oldnew ...string) Compose {
 	return c
 }
 
-// Environ returns a service's environment in the form of os.Environ.
+// Environ returns the service's environment in the form of os.Environ: name=value.
 func (s Service) Environ() []string {
 	var environ []string
 	for name, value := range s.Environment {

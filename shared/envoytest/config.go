@@ -11,10 +11,11 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Config is an Envoy's bootstrap configuration, decoded: maps, lists and scalars that a test may change.
+// Config is the bootstrap configuration of an Envoy, decoded into maps, lists and scalars that a test may change.
 type Config map[string]any
 
-// Read decodes a YAML file. oldnew, pairs as for strings.NewReplacer, are first replaced in its text.
+// Read decodes a YAML file. oldnew are pairs of texts: in the file's text, the first of each pair is replaced by the
+// second before decoding.
 func Read(t testing.TB, file string, oldnew ...string) Config {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -28,7 +29,8 @@ func Read(t testing.TB, file string, oldnew ...string) Config {
 	return c
 }
 
-// Dig follows path in decoded YAML, by name into a map, by index into a list, and fails the test if there is nothing.
+// Dig returns the value at a path in decoded YAML. A string in path selects from a map, an int from a list. Dig fails
+// the test if there is no such value.
 func Dig(t testing.TB, v any, path ...any) any {
 	t.Helper()
 	if c, ok := v.(Config); ok {
@@ -53,7 +55,7 @@ func Dig(t testing.TB, v any, path ...any) any {
 	return v
 }
 
-// Map is Dig for a map that the test changes.
+// Map is Dig for a value that is a map, which the test may change.
 func Map(t testing.TB, v any, path ...any) map[string]any {
 	t.Helper()
 	m, ok := Dig(t, v, path...).(map[string]any)
@@ -63,19 +65,19 @@ func Map(t testing.TB, v any, path ...any) map[string]any {
 	return m
 }
 
-// Manager returns the HTTP connection manager of the first listener.
+// Manager returns the configuration of the HTTP connection manager in the first listener.
 func (c Config) Manager(t testing.TB) map[string]any {
 	t.Helper()
 	return Map(t, c, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
 }
 
-// Filter returns the configuration of the HTTP filter with that name.
+// Filter returns the configuration of the HTTP filter with the given name.
 func (c Config) Filter(t testing.TB, name string) map[string]any {
 	t.Helper()
 	return Map(t, named(t, Dig(t, c.Manager(t), "http_filters"), name), "typed_config")
 }
 
-// Cluster returns the cluster with that name.
+// Cluster returns the configuration of the cluster with the given name.
 func (c Config) Cluster(t testing.TB, name string) map[string]any {
 	t.Helper()
 	return named(t, Dig(t, c, "static_resources", "clusters"), name)
@@ -93,7 +95,7 @@ func named(t testing.TB, list any, name string) map[string]any {
 	return nil
 }
 
-// Place gives a cluster the servers at addrs, host:port each.
+// Place makes a cluster consist of the servers at addrs, each host:port.
 func (c Config) Place(t testing.TB, cluster string, addrs ...string) {
 	t.Helper()
 	var endpoints []any
@@ -103,7 +105,7 @@ func (c Config) Place(t testing.TB, cluster string, addrs ...string) {
 	Map(t, c.Cluster(t, cluster), "load_assignment", "endpoints", 0)["lb_endpoints"] = endpoints
 }
 
-// Endpoint returns the address of a cluster's first server.
+// Endpoint returns the address of the first server in a cluster.
 func (c Config) Endpoint(t testing.TB, cluster string) (host string, port string) {
 	t.Helper()
 	at := Map(t, c.Cluster(t, cluster), "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address",
@@ -111,7 +113,7 @@ func (c Config) Endpoint(t testing.TB, cluster string) (host string, port string
 	return fmt.Sprint(at["address"]), fmt.Sprint(at["port_value"])
 }
 
-// address returns a core.v3.Address.
+// address returns addr, host:port, as the configuration writes a core.v3.Address.
 func address(t testing.TB, addr string) map[string]any {
 	t.Helper()
 	host, port, err := net.SplitHostPort(addr)

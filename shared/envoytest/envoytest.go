@@ -1,9 +1,10 @@
-// Package envoytest runs a real Envoy in a test, with the configuration of one of this repository's examples, in which
-// only addresses and the test's changes differ.
+// Package envoytest runs a real Envoy in a test. Its configuration is that of one of this repository's examples, except
+// for addresses and what the test changes.
 package envoytest
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -15,11 +16,13 @@ import (
 	"time"
 
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 )
 
-// Program returns Envoy's path: ENVOY_BIN, on PATH, or where .ci/envoy puts it, which also says why it could not.
-// Without Envoy the test is skipped, or fails where REQUIRE_SERVERS is 1 and .ci/envoy was not run.
+// Program returns the path of Envoy: ENVOY_BIN, or Envoy on PATH, or where the script .ci/envoy has installed it. If
+// there is none, the test is skipped with the reason that .ci/envoy has noted. If REQUIRE_SERVERS is 1 and .ci/envoy
+// was not run, the test fails.
 func Program(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -32,14 +35,15 @@ func Program(t testing.TB) string {
 	missing := "no Envoy: name one by ENVOY_BIN, or have .ci/envoy fetch one"
 	if reason, err := os.ReadFile(filepath.Join(root, ".run/envoy-missing")); err == nil {
 		missing = "no Envoy: " + strings.TrimSpace(string(reason))
-	} else if os.Getenv("REQUIRE_SERVERS") == "1" {
-		t.Fatal(missing)
+	} else {
+		must.Have(t, errors.New(missing))
 	}
 	t.Skip(missing)
 	return ""
 }
 
-// repository returns the folder of the tests' module: tests run in the folder of their package, or of their daemon.
+// repository returns the folder with go.mod. Tests run in the folder of their package or of their daemon, so it is a
+// folder above.
 func repository(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -58,7 +62,7 @@ func repository(t testing.TB) string {
 	}
 }
 
-// Valid has Envoy itself validate an unchanged file, with its comments and aliases.
+// Valid runs Envoy's own validation of a file as it is, with comments and aliases.
 func Valid(t testing.TB, file string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), Program(t), "--mode", "validate", "-c", file, "--log-level",
@@ -67,14 +71,14 @@ func Valid(t testing.TB, file string) {
 	}
 }
 
-// Envoy is a running Envoy, which ends with its test.
+// Envoy is a running Envoy. It is stopped when the test ends.
 type Envoy struct {
 	*subprocess.Process
-	// Addr is its first listener, Admin its administration page, as host:port.
+	// Addr is the address of the first listener, and Admin that of the administration page, both as host:port.
 	Addr, Admin string
 }
 
-// Start runs Envoy, with its first listener and its administration on free ports of 127.0.0.1, and waits until it
+// Start runs Envoy, with its first listener and its administration page on free ports of 127.0.0.1, and waits until it
 // listens.
 func Start(t testing.TB, c Config) *Envoy {
 	t.Helper()
@@ -110,7 +114,7 @@ func Start(t testing.TB, c Config) *Envoy {
 	return e
 }
 
-// await waits until Envoy has reported its addresses and listens, for at most a minute.
+// await waits for at most a minute until Envoy listens and has reported its addresses.
 func (e *Envoy) await(t testing.TB, log *subprocess.Lines, admin string) {
 	t.Helper()
 	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(20 * time.Millisecond) {
@@ -145,7 +149,7 @@ func (e *Envoy) await(t testing.TB, log *subprocess.Lines, admin string) {
 	t.Fatalf("Envoy is not ready:\n%s", log)
 }
 
-// Page reads a page of Envoy's administration. The status is 0 where there was no answer, and body says why.
+// Page requests a page of Envoy's administration. If there is no answer, status is 0 and body is the error.
 func (e *Envoy) Page(path string) (status int, body string) {
 	client := http.Client{Timeout: 30 * time.Second}
 	resp, err := client.Get("http://" + e.Admin + path)

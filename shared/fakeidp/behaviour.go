@@ -8,66 +8,68 @@ import (
 	"time"
 )
 
-// Behaviour is how a dialect misbehaves. The zero value behaves correctly.
+// Behaviour says how a dialect deviates from correct behaviour. The zero value is correct behaviour.
 type Behaviour struct {
-	// Deny sends the browser back with error=access_denied (OAuth 1.0a: denied).
+	// Deny redirects the browser back with error=access_denied or, in OAuth 1.0a, with denied.
 	Deny bool
-	// ResponseIssuer is sent as iss with the code; "-" sends none where the dialect sends one.
+	// ResponseIssuer is sent as the parameter iss together with the code. "-" means that no iss is sent, even if the
+	// dialect sends one.
 	ResponseIssuer string
-	// Claims changes the claims of ID tokens before they are signed: wrong iss, aud, nonce, exp, tenant ...
+	// Claims changes the claims of ID tokens before they are signed, for example to a wrong iss, aud, nonce, exp or
+	// tenant.
 	Claims func(map[string]any)
-	// Header changes the header of ID tokens before they are signed: kid, typ, crit ...
+	// Header changes the header of ID tokens before they are signed, for example kid, typ or crit.
 	Header func(map[string]any)
-	// Alg signs ID tokens with another algorithm. "none": no signature. "HS256": with the PEM of the public
-	// RSA key as secret, the old confusion attack.
+	// Alg is the algorithm with which ID tokens are signed, if not empty. "none" leaves out the signature. "HS256" uses
+	// the PEM form of the public RSA key as the secret, which is the well-known confusion attack.
 	Alg string
-	// Forged signs ID tokens with an unpublished key, under the kid of a published key.
+	// Forged makes ID tokens be signed with a key that is not published, with the kid of a published key.
 	Forged bool
-	// NoIDToken leaves the ID token out of the token response.
+	// NoIDToken makes token responses have no ID token.
 	NoIDToken bool
-	// FormToken encodes the token response as a form, as GitHub does without an Accept header for JSON.
+	// FormToken makes token responses be encoded as a form, as GitHub does if the header Accept does not request JSON.
 	FormToken bool
-	// Token changes the token response.
+	// Token changes the token response before it is sent.
 	Token func(map[string]any)
-	// Discovery changes the discovery document.
+	// Discovery changes the discovery document before it is sent.
 	Discovery func(map[string]any)
-	// Answers replace the responses at a path, such as "/user/emails". "token", "keys" and "discovery" are the
-	// endpoints of every dialect.
+	// Answers has responses that replace the usual ones, by path, such as "/user/emails". "token", "keys" and
+	// "discovery" stand for these endpoints in any dialect.
 	Answers map[string]Answer
 }
 
-// Answer is a prepared response.
+// Answer is a prepared HTTP response.
 type Answer struct {
-	Status int // 0: 200
+	Status int // 0 means 200
 	Type   string
 	Body   string
 	Header http.Header
-	Delay  time.Duration // before anything is sent; ends when the client leaves
-	Size   int           // bytes of white space before Body
+	Delay  time.Duration // delay before anything is sent; it ends early if the client disconnects
+	Size   int           // number of bytes of white space that precede Body
 }
 
-// Responses of failing providers.
+// Responses of providers that fail.
 var (
 	NotJSON     = Answer{Type: "text/html", Body: "<html><body>We'll be back soon.</body></html>"}
 	ServerError = Answer{Status: http.StatusInternalServerError, Type: "application/json",
 		Body: `{"error":"server_error"}`}
 	Unauthorized = Answer{Status: http.StatusUnauthorized, Type: "application/json", Body: `{"error":"invalid_client"}`}
-	// FailedWith200 is GitHub's response to an invalid code.
+	// FailedWith200 is the response of GitHub to an invalid code.
 	FailedWith200 = Answer{Type: "application/json",
 		Body: `{"error":"bad_verification_code","error_description":"The code passed is incorrect or expired."}`}
 	NotOK     = Answer{Type: "application/json", Body: `{"ok":false,"error":"invalid_code"}`}
 	Oversized = Answer{Type: "application/json", Size: 1 << 20, Body: "{}"}
 )
 
-// Slow returns a delayed response.
+// Slow returns a response that is sent after a delay.
 func Slow(d time.Duration) Answer { return Answer{Type: "application/json", Body: "{}", Delay: d} }
 
-// Redirect returns a redirect; status 307 keeps method and body.
+// Redirect returns a redirect. With status 307, the client repeats the method and body.
 func Redirect(status int, to string) Answer {
 	return Answer{Status: status, Header: http.Header{"Location": {to}}}
 }
 
-// JSON returns a response with status 200.
+// JSON returns a response with status 200 and a formatted body.
 func JSON(format string, args ...any) Answer {
 	return Answer{Type: "application/json", Body: fmt.Sprintf(format, args...)}
 }

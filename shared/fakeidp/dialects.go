@@ -8,23 +8,24 @@ import (
 	"time"
 )
 
-// dialect is the protocol of one provider: its paths, and the contents of its responses.
+// dialect describes the protocol of one provider: the paths of its endpoints, and the contents of its responses.
 type dialect struct {
-	authorize, token []string // paths; further paths are another mode's
-	basic            bool     // clients authenticate with HTTP Basic, otherwise in the form
-	pkce             bool     // an S256 challenge is required
-	// issuer is the issuer's path below the base, discovery and keys the paths of its documents; "" without ID tokens.
+	authorize, token []string // paths of the endpoints; a second path is that of a second variant of the protocol
+	basic            bool     // clients authenticate with HTTP Basic, not in the form
+	pkce             bool     // a PKCE challenge with method S256 is required
+	// issuer is the issuer's path below the dialect's base URL; discovery and keys are the paths of the discovery
+	// document and the key set. All are "" if there are no ID tokens.
 	issuer          string
 	discovery, keys string
 	algs            []string
-	// idToken reports whether a code gets an ID token; nil: always.
+	// idToken reports whether the code of a grant gets an ID token; nil means always.
 	idToken func(g *grant) bool
-	claims  func(u User, c map[string]any) // adds to the standard claims
-	sendIss bool                           // iss goes with the code (RFC 9207)
+	claims  func(u User, c map[string]any) // adds to the standard claims of ID tokens
+	sendIss bool                           // the response with the code has the parameter iss (RFC 9207)
 
-	pages map[string]func(x *exchange, u User) any // profile calls, with responses in JSON
+	pages map[string]func(x *exchange, u User) any // by path: profile endpoints, which return JSON
 	more  func(x *exchange, u User, answer map[string]any)
-	check func(x *exchange) string // returns what is wrong with an authorize request
+	check func(x *exchange) string // returns the error in an authorize request; "" if there is none
 }
 
 func number(id string) json.Number { return json.Number(id) }
@@ -45,7 +46,7 @@ func openID(g *grant) bool {
 	return false
 }
 
-// wellKnown is the path of an issuer's discovery document.
+// wellKnown is the path of the discovery document below the issuer.
 const wellKnown = "/.well-known/openid-configuration"
 
 var dialects = map[string]dialect{
@@ -56,7 +57,7 @@ var dialects = map[string]dialect{
 		claims: func(u User, c map[string]any) {
 			c["is_private_email"] = "true"
 			c["auth_time"] = time.Now().Unix()
-			delete(c, "name") // sent through the browser only
+			delete(c, "name") // the name is only sent through the browser, not in the ID token
 			delete(c, "picture")
 		},
 		check: func(x *exchange) string {
@@ -196,7 +197,7 @@ var dialects = map[string]dialect{
 		claims: func(u User, c map[string]any) {
 			c["email_verified"] = strconv.FormatBool(u.Verified)
 			c["locale"] = "en_US"
-			delete(c, "nonce") // the provider never repeats it
+			delete(c, "nonce") // the provider does not repeat the nonce
 		},
 		pages: map[string]func(*exchange, User) any{
 			"/v2/me": func(x *exchange, u User) any {
@@ -239,7 +240,7 @@ var dialects = map[string]dialect{
 			o := map[string]any{"ok": true, "sub": u.ID, "https://slack.com/user_id": u.ID,
 				"https://slack.com/team_id": "T0123",
 				"email":                     u.Email, "name": u.Name, "picture": u.Picture}
-			if !x.grant.old { // older applications have no flag
+			if !x.grant.old { // applications with the older protocol do not get the flag
 				o["email_verified"] = u.Verified
 			}
 			return withExtra(u, o)
@@ -334,7 +335,7 @@ var dialects = map[string]dialect{
 	},
 }
 
-// refusal is a page that refuses a client's bad request.
+// refusal is a page that says that a client's request is wrong.
 type refusal struct{ text string }
 
 func (x *exchange) refuse(format string, args ...any) any {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// exchange is one request to a dialect.
+// exchange is one HTTP request to a dialect, with its response.
 type exchange struct {
 	*Server
 	dialect
@@ -22,7 +22,7 @@ type exchange struct {
 	w          http.ResponseWriter
 	r          *http.Request
 	b          Behaviour
-	grant      *grant // for a profile call
+	grant      *grant // the grant of the access token, in a request to a profile endpoint
 }
 
 func (x *exchange) serve() {
@@ -68,7 +68,7 @@ func (x *exchange) answer(status int, v any) {
 	json.NewEncoder(x.w).Encode(v)
 }
 
-// wrong responds to a client's error and records it.
+// wrong responds with an error that the client has made, and records it as a complaint.
 func (x *exchange) wrong(status int, code, why string) {
 	x.complain(x.name, "%s: %s", x.path, why)
 	x.w.Header().Set("X-Complaint", why)
@@ -102,7 +102,7 @@ func (x *exchange) document() map[string]any {
 	return d
 }
 
-// serveAuthorize serves the page that a browser is sent to.
+// serveAuthorize serves the authorize endpoint, to which the client sends the user's browser.
 func (x *exchange) serveAuthorize() {
 	q := x.r.URL.Query()
 	redirect, err := url.Parse(q.Get("redirect_uri"))
@@ -137,7 +137,7 @@ func (x *exchange) serveAuthorize() {
 	}
 	user, ok := x.choose()
 	if !ok {
-		return // the page is shown
+		return // choose has sent a page on which the user is chosen
 	}
 	form := url.Values{"state": {q.Get("state")}}
 	if x.b.Deny || user.ID == "" {
@@ -180,8 +180,8 @@ func (x *exchange) serveAuthorize() {
 	http.Redirect(x.w, x.r, redirect.String(), http.StatusFound)
 }
 
-// clientKnown reports whether a token request comes from the known client, authenticated in the dialect's style. If
-// not, it has responded.
+// clientKnown reports whether a token request is from the client that the provider knows, authenticated in the way that
+// the dialect requires. If it is not, clientKnown has responded with an error.
 func (x *exchange) clientKnown() bool {
 	f := x.r.PostForm
 	id, secret, hasBasic := x.r.BasicAuth()
@@ -206,7 +206,7 @@ func (x *exchange) clientKnown() bool {
 	return true
 }
 
-// serveToken exchanges a code, once.
+// serveToken serves the token endpoint, at which a client exchanges a code, once, for tokens.
 func (x *exchange) serveToken() {
 	f := x.r.PostForm
 	if x.r.Method != http.MethodPost || x.r.URL.RawQuery != "" {
@@ -253,7 +253,8 @@ func (x *exchange) serveToken() {
 	x.answer(http.StatusOK, answer)
 }
 
-// redeem returns what a code was issued for, once; nil after a refusal.
+// redeem returns the grant for which the request's code was issued, and makes the code invalid. If the code is not
+// acceptable, it responds with an error and returns nil.
 func (x *exchange) redeem() *grant {
 	f := x.r.PostForm
 	x.mu.Lock()
@@ -284,7 +285,8 @@ func (x *exchange) redeem() *grant {
 	return g
 }
 
-// mint returns an ID token for a user. claims override the usual ones; nil and "" remove claims.
+// mint returns an ID token for a user. claims override the usual claims; a claim that is nil or "" is removed. b says
+// how the token deviates from a correct one.
 func (x *exchange) mint(u User, claims map[string]any, access string, b Behaviour) string {
 	alg := b.Alg
 	if alg == "" {
@@ -311,14 +313,14 @@ func (x *exchange) mint(u User, claims map[string]any, access string, b Behaviou
 	return x.ring.sign(alg, c, b.Header, b.Forged)
 }
 
-// IDToken returns a native ID token of a dialect for a user, as a sign-in on a telephone does. claims override the
-// usual ones. The dialect's Behaviour applies.
+// IDToken returns an ID token of a dialect for a user, as an application on a phone gets it from the provider's native
+// sign-in. claims override the usual claims. The Behaviour of the dialect applies.
 func (s *Server) IDToken(dialect string, u User, claims map[string]any) string {
 	x := &exchange{Server: s, dialect: dialects[dialect], name: dialect}
 	return x.mint(u, claims, "", s.behaves(dialect))
 }
 
-// AccessHash returns the claim at_hash for an access token, in ID tokens signed with alg.
+// AccessHash returns the claim at_hash for an access token, as ID tokens signed with alg have it.
 func AccessHash(alg, access string) string { return accessHash(alg, access) }
 
 func (x *exchange) bearer() string {
@@ -326,7 +328,7 @@ func (x *exchange) bearer() string {
 	return token
 }
 
-// servePage responds to a profile call.
+// servePage serves a profile endpoint.
 func (x *exchange) servePage(page func(*exchange, User) any) {
 	x.mu.Lock()
 	x.grant = x.access[x.bearer()]
@@ -346,7 +348,7 @@ func (x *exchange) answerPage(v any) {
 	x.answer(http.StatusOK, v)
 }
 
-// proof returns Facebook's appsecret_proof.
+// proof returns the parameter appsecret_proof that Facebook requires with an access token.
 func proof(access string) string {
 	mac := hmac.New(sha256.New, []byte(ClientSecret))
 	mac.Write([]byte(access))

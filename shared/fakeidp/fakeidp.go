@@ -1,12 +1,12 @@
-// Package fakeidp is a fake identity provider: it speaks the dialects of the eighteen providers that the auth daemon
+// Package fakeidp is a fake identity provider. It speaks the dialects of the eighteen providers that the auth daemon
 // knows, and plain OpenID Connect, so that sign-ins can be tried and tested without an account anywhere. Each dialect
-// has a path of its own, Base("github") and so on, which is the value of AUTH_EXTERNAL_GITHUB_URL; Base("oidc") is an
-// issuer for a custom provider.
+// has a path of its own: Base("github") is a value for AUTH_EXTERNAL_GITHUB_URL, and so on; Base("oidc") is an issuer
+// for a custom provider.
 //
-// It is strict: a code is valid once, for the client, redirect URI and PKCE challenge for which it was made, with the
-// one style of client authentication that the real provider documents; anything else is refused and kept in Complaints.
-// And it can be hostile: Behave makes it lie, stall and fail in every way a provider could. It is for loopback only and
-// knows one client, ClientID with ClientSecret.
+// It is strict: it accepts a code once, only for the client, redirect URI and PKCE challenge for which the code was
+// issued, and only with the one way of client authentication that the real provider documents. It refuses anything
+// else, and Complaints returns why. It can also be hostile: Behave makes it lie, stall and fail in every way a provider
+// could. It is for loopback only and knows one client, ClientID with ClientSecret.
 package fakeidp
 
 import (
@@ -23,35 +23,35 @@ import (
 	"time"
 )
 
-// The client that every dialect knows.
+// The client that all dialects know.
 const (
 	ClientID     = "fake-client"
-	ClientSecret = "fake secret/+&" // differs between a form, Basic and OAuth 1.0a
+	ClientSecret = "fake secret/+&" // a text that a form, HTTP Basic and OAuth 1.0a each encode differently
 )
 
-// User is a user with an account at the fake provider.
+// User is a user who has an account at the fake provider.
 type User struct {
-	ID         string // digits: some providers write it as a number
+	ID         string // digits only, because some providers write it as a number
 	Login      string
 	Name       string
 	GivenName  string
 	FamilyName string
-	Email      string // "": the provider gives none
+	Email      string // "" if the provider does not have one
 	Verified   bool
 	Picture    string
-	// Emails are for dialects that list several; nil stands for Email, primary.
+	// Emails are for dialects that list several addresses; nil means Email alone, as the primary address.
 	Emails []Email
-	// Extra is merged into the profile of the dialect and the claims of ID tokens.
+	// Extra is merged into the profile and into the claims of ID tokens.
 	Extra map[string]any
 }
 
-// Email is one of several addresses.
+// Email is one of several addresses of a user.
 type Email struct {
 	Address           string
 	Verified, Primary bool
 }
 
-// Ann is the user who signs in unless SetUser sets another.
+// Ann is the user who signs in unless SetUser has set another.
 var Ann = User{
 	ID: "1234567", Login: "ann", Name: "Ann Example", GivenName: "Ann", FamilyName: "Example",
 	Email: "Ann@Example.org", Verified: true, Picture: "https://pictures.example.org/ann.png",
@@ -64,16 +64,16 @@ func (u User) emails() []Email {
 	return u.Emails
 }
 
-// Request is a request that has arrived.
+// Request is a request that the fake provider has received.
 type Request struct {
-	Dialect, Method, Path string // Path without the dialect
+	Dialect, Method, Path string // Path is without the dialect's prefix
 	Query, Form           url.Values
 	Header                http.Header
 }
 
 // Server is a running fake provider.
 type Server struct {
-	URL string // without a path
+	URL string // base URL, without a path
 
 	interactive bool
 	http        *http.Server
@@ -88,28 +88,28 @@ type Server struct {
 	access     map[string]*grant // by access token
 	requests   []Request
 	complaints []string
-	seen       map[string]bool // by dialect and user, for what Apple sends once
+	seen       map[string]bool // by dialect and user, since Apple sends some data only once
 }
 
-// grant is a user's consent.
+// grant is the consent of a user to a client's request, from which the code and the tokens are issued.
 type grant struct {
 	dialect, clientID, redirect, nonce, challenge string
 	scopes                                        []string
 	user                                          User
 	used                                          bool
 	token, tokenSecret                            string // OAuth 1.0a: the request token, then the access token
-	old                                           bool   // by the second authorize path
+	old                                           bool   // granted at the dialect's second authorize path
 }
 
-// Options of a server. The zero value is for tests.
+// Options are the options of Start. The zero value is for tests.
 type Options struct {
-	Addr string // "": a free port of 127.0.0.1
-	// Interactive shows a page "sign in as ..." instead of redirecting the browser at once.
+	Addr string // listening address; "" means a free port of 127.0.0.1
+	// Interactive makes the provider show a page on which a user is chosen, instead of redirecting the browser at once.
 	Interactive bool
-	People      []User // listed on that page; nil: Ann and Bob
+	People      []User // the users to choose from; nil means Ann and Bob
 }
 
-// Start returns when the server listens. Close ends it.
+// Start starts the server and returns when it listens. Close stops it.
 func Start(o Options) (*Server, error) {
 	if o.Addr == "" {
 		o.Addr = "127.0.0.1:0"
@@ -136,7 +136,7 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the server at once, with all stalled responses.
+// Close stops the server at once, and with it all responses that are being delayed.
 func (s *Server) Close() {
 	s.http.Close()
 	<-s.done
@@ -145,14 +145,14 @@ func (s *Server) Close() {
 // Base returns the base URL of a dialect.
 func (s *Server) Base(dialect string) string { return s.URL + "/" + dialect }
 
-// SetUser sets the user who signs in from now on, in all dialects.
+// SetUser sets the user who signs in from now on, whatever the dialect.
 func (s *Server) SetUser(u User) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.user = u
 }
 
-// Behave sets how a dialect misbehaves from now on; the zero Behaviour behaves correctly.
+// Behave sets how a dialect misbehaves from now on; the zero Behaviour makes it behave correctly.
 func (s *Server) Behave(dialect string, b Behaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *Server) behaves(dialect string) Behaviour {
 	return s.behaviour[dialect]
 }
 
-// Requests returns the requests to a dialect since the last Reset whose paths begin with path.
+// Requests returns the requests to a dialect, since the last Reset, whose paths begin with path.
 func (s *Server) Requests(dialect, path string) (found []Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *Server) Requests(dialect, path string) (found []Request) {
 	return found
 }
 
-// Complaints returns the errors of a dialect's client.
+// Complaints returns the errors that the client of a dialect has made.
 func (s *Server) Complaints(dialect string) (found []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Server) Complaints(dialect string) (found []string) {
 	return found
 }
 
-// Reset forgets requests, complaints, behaviour and the signed-in user; keys stay.
+// Reset forgets requests, complaints and behaviours, and sets the user back to Ann. Keys stay.
 func (s *Server) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *Server) complain(dialect, format string, args ...any) {
 	s.complaints = append(s.complaints, dialect+": "+fmt.Sprintf(format, args...))
 }
 
-// ServeHTTP routes by the first part of the path, the dialect, and the rest.
+// ServeHTTP serves all dialects. The first part of a path is the dialect's name.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	d, ok := dialects[name]
@@ -229,13 +229,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.serve()
 }
 
-// Callback is the response that a browser carries back from a provider.
+// Callback is the response that the browser carries from the provider to the client.
 type Callback struct {
-	URL  string     // with its query
-	Form url.Values // of a POST; nil: a GET
+	URL  string     // the client's callback URL, with its query
+	Form url.Values // body of a POST; nil for a GET
 }
 
-// Params returns the callback's parameters, from the query or the form.
+// Params returns the callback's parameters, which are in the query or in the form.
 func (c Callback) Params() url.Values {
 	if c.Form != nil {
 		return c.Form
@@ -247,8 +247,8 @@ func (c Callback) Params() url.Values {
 	return u.Query()
 }
 
-// Visit acts as a browser at the provider: it opens the address to which the daemon has sent it, and returns the
-// callback.
+// Visit acts as a browser: it opens the address at the provider to which the daemon has redirected it, and returns the
+// response to carry back.
 func (s *Server) Visit(ctx context.Context, address string) (Callback, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"gatehouse/shared/must"
 )
 
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
 	s, err := Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -45,23 +45,17 @@ func code(t *testing.T, s *Server) (string, string) {
 func post(t *testing.T, address string, form url.Values, basic bool) (int, map[string]any) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Accept", "application/json")
 	if basic {
 		r.SetBasicAuth(url.QueryEscape(ClientID), url.QueryEscape(ClientSecret))
 	}
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	var answer map[string]any
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.NewDecoder(resp.Body).Decode(&answer))
 	return resp.StatusCode, answer
 }
 
@@ -113,18 +107,14 @@ func TestStrict(t *testing.T) {
 	}
 	for _, path := range []string{"/nobody/authorize", "/github/nowhere", "/"} {
 		resp, err := http.Get(s.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusNotFound {
 			t.Errorf("%s answers %d", path, resp.StatusCode)
 		}
 	}
 	resp, err := http.Get(s.Base("github") + "/api/v3/user")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a profile without a token: %d", resp.StatusCode)
@@ -171,9 +161,7 @@ func TestPage(t *testing.T) {
 		"response_type": {"code"}, "state": {`"><script>`},
 		"code_challenge": {strings.Repeat("c", 43)}, "code_challenge_method": {"S256"}}.Encode()
 	resp, err := http.Get(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	body, _ := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	text := string(body)

@@ -21,24 +21,24 @@ import (
 
 var b64 = base64.RawURLEncoding
 
-// keyRing has the keys that sign ID tokens: one of each kind, published together.
+// keyRing has the keys that sign ID tokens, one for each kind of algorithm. All are published in one key set.
 type keyRing struct {
 	mu         sync.Mutex
 	generation int
-	named      int // the generation that the key ids name
+	named      int // the generation that is part of the key ids
 	rsa        *rsa.PrivateKey
 	ec         map[string]*ecdsa.PrivateKey // by algorithm
 	ed         ed25519.PrivateKey
 }
 
-// rsaKeys are made once for all servers of a process, since making them is slow: the first key, and the one after
-// SwapKeys.
+// rsaKeys are the first RSA key and the one that replaces it after SwapKeys. All servers of a process share them,
+// because making them is slow.
 var rsaKeys = [2]func() *rsa.PrivateKey{sync.OnceValue(newRSA), sync.OnceValue(newRSA)}
 
 func newRSA() *rsa.PrivateKey {
 	k, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		panic(err) // the system's random source has failed
+		panic(err) // the system's source of random numbers has failed
 	}
 	return k
 }
@@ -62,7 +62,7 @@ var curves = map[string]elliptic.Curve{"ES256": elliptic.P256(), "ES384": ellipt
 
 var hashes = map[string]crypto.Hash{"256": crypto.SHA256, "384": crypto.SHA384, "512": crypto.SHA512}
 
-// SwapKeys has all dialects sign with new keys, which are published instead of the old ones.
+// SwapKeys replaces the keys of all dialects by new ones, and publishes the new keys only.
 func (s *Server) SwapKeys() {
 	s.ring.mu.Lock()
 	defer s.ring.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Server) SwapKeys() {
 	s.ring.fill()
 }
 
-// ReplaceKeys is SwapKeys, except that the new keys have the old ids.
+// ReplaceKeys is SwapKeys with new keys that have the ids of the old keys.
 func (s *Server) ReplaceKeys() {
 	s.ring.mu.Lock()
 	defer s.ring.mu.Unlock()
@@ -81,8 +81,8 @@ func (s *Server) ReplaceKeys() {
 
 func (r *keyRing) kid(kind string) string { return fmt.Sprintf("%s-%d", kind, r.named) }
 
-// set returns the published key set, including a key for encryption and one of an unknown kind, which a client has to
-// skip.
+// set returns the published key set. It includes a key for encryption and a key of an unknown kind, which clients have
+// to skip.
 func (r *keyRing) set() map[string]any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +95,7 @@ func (r *keyRing) set() map[string]any {
 			"x": b64.EncodeToString(r.ed.Public().(ed25519.PublicKey))},
 	}
 	for alg, k := range r.ec {
-		point, _ := k.PublicKey.Bytes() // 4, x, y
+		point, _ := k.PublicKey.Bytes() // an uncompressed point: the byte 4, then x, then y
 		half := len(point) / 2
 		keys = append(keys, map[string]any{"kty": "EC", "kid": r.kid(alg), "alg": alg, "crv": k.Params().Name,
 			"x": b64.EncodeToString(point[1 : 1+half]), "y": b64.EncodeToString(point[1+half:])})
@@ -103,7 +103,8 @@ func (r *keyRing) set() map[string]any {
 	return map[string]any{"keys": keys}
 }
 
-// sign returns a token; with forged, signed by unpublished keys.
+// sign returns a signed token. header, if not nil, changes the token's header. If forged is set, the token is signed
+// with keys that are not published.
 func (r *keyRing) sign(alg string, claims map[string]any, header func(map[string]any), forged bool) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,12 +165,12 @@ func (r *keyRing) signature(alg string, input []byte) []byte {
 func encode(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a test set a claim that is no JSON
+		panic(err) // a test has set a claim that JSON cannot represent
 	}
 	return b64.EncodeToString(text)
 }
 
-// accessHash returns at_hash for an access token.
+// accessHash returns the claim at_hash for an access token.
 func accessHash(alg, access string) string {
 	hash := crypto.SHA256
 	if alg == "EdDSA" {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Twitter's OAuth 1.0a (RFC 5849), checked independently of the daemon's own code.
+// This file serves OAuth 1.0a (RFC 5849) as Twitter does. It checks requests without the code of the auth daemon.
 
 func (x *exchange) serveOAuth1() {
 	switch x.path {
@@ -50,7 +50,7 @@ func (x *exchange) serveOAuth1() {
 			q.Set("denied", g.token)
 		} else {
 			x.mu.Lock()
-			g.user, g.challenge = user, random() // the verifier
+			g.user, g.challenge = user, random() // g.challenge is the verifier in OAuth 1.0a
 			x.mu.Unlock()
 			q.Set("oauth_token", g.token)
 			q.Set("oauth_verifier", g.challenge)
@@ -99,7 +99,7 @@ func (x *exchange) form(v url.Values) {
 	x.w.Write([]byte(v.Encode()))
 }
 
-// protocol returns the parameters of the Authorization header.
+// protocol returns the parameters in the Authorization header.
 func (x *exchange) protocol() map[string]string {
 	text, ok := strings.CutPrefix(x.r.Header.Get("Authorization"), "OAuth ")
 	if !ok {
@@ -124,7 +124,8 @@ func (x *exchange) byOAuthToken(in map[string]*grant) *grant {
 	return g
 }
 
-// signedWith checks a request's signature. If it is wrong, it responds and returns nil.
+// signedWith checks the signature of a request and returns the parameters of its Authorization header. If the signature
+// is wrong, it responds with an error and returns nil.
 func (x *exchange) signedWith(token, secret string) map[string]string {
 	p := x.protocol()
 	seconds, _ := strconv.ParseInt(p["oauth_timestamp"], 10, 64)

@@ -23,7 +23,8 @@ button,input{font:inherit;width:100%;box-sizing:border-box;padding:.6rem;margin:
 <form><input type="hidden" name="-as" value="-">{{template "q" .Query}}<button>Refuse</button></form>
 {{define "q"}}{{range $name, $v := .}}<input type="hidden" name="{{$name}}" value="{{$v}}">{{end}}{{end}}`))
 
-// choose returns the user who signs in. If a page asks for the user first, ok is false; a user without ID refuses.
+// choose returns the user who signs in. If the provider is interactive and the request names no user yet, choose sends
+// a page on which a user is chosen, and ok is false. A user without ID means that the user refuses.
 func (x *exchange) choose() (u User, ok bool) {
 	if !x.interactive {
 		x.mu.Lock()
@@ -56,7 +57,7 @@ func (x *exchange) choose() (u User, ok bool) {
 	return User{}, false
 }
 
-// idOf returns the same number for the same address.
+// idOf returns a number made from an email address, the same each time.
 func idOf(email string) string {
 	n := uint32(2166136261) // FNV-1a
 	for _, c := range []byte(strings.ToLower(email)) {
@@ -71,7 +72,7 @@ func idOf(email string) string {
 	return "9" + string(out)
 }
 
-// writeForm writes the page of response_mode=form_post, which posts itself.
+// writeForm writes the page for response_mode=form_post, which posts form to action by itself.
 func writeForm(w http.ResponseWriter, action string, form url.Values) {
 	var b strings.Builder
 	b.WriteString(
@@ -91,7 +92,7 @@ var (
 	formInput  = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
 )
 
-// readForm returns what the page of writeForm would post.
+// readForm returns what the browser would post from the page that writeForm writes.
 func readForm(resp *http.Response) (Callback, error) {
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package filewatch notices that files may have changed: by the system's notifications for their directories and, where
-// there are none (no watches left, some network file systems, a symlink swapped further up the path), by comparing a
-// signature from time to time. It then waits until no further change comes.
+// Package filewatch notices that files may have changed. It uses the system's notifications for the files' directories.
+// Where there are none (no watches left, some network file systems, a symlink swapped further up the path), it compares
+// a signature of the files from time to time. After a change it waits until no further change comes.
 //
 // It does not read files.
 package filewatch
@@ -18,32 +18,32 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Options say what a Watcher notices, and when it reports it.
+// Options say what a Watcher watches, and when it reports a change.
 type Options struct {
-	// Name begins the lines in Log.
+	// Name is the beginning of each line in Log.
 	Name string
 	Log  *slog.Logger
-	// Signature returns a text that changes with the files; it is compared every Poll.
+	// Signature returns a text that changes when the files change. The Watcher compares it every Poll.
 	Signature func() string
 	Poll      time.Duration
-	// Settle is how long nothing may change before Wait returns; Most is how long further changes may delay it.
+	// Settle is the time without changes after which Wait returns; Most bounds how long further changes can delay it.
 	Settle, Most time.Duration
-	// Concerns reports whether a notification is a change.
+	// Concerns reports whether a notification is about a change of the files.
 	Concerns func(fsnotify.Event) bool
 }
 
-// Watcher follows directories. One goroutine uses it.
+// Watcher watches directories. Only one goroutine may use it.
 type Watcher struct {
 	o       Options
-	w       *fsnotify.Watcher // nil without notifications
+	w       *fsnotify.Watcher // nil if the system gives no notifications
 	events  <-chan fsnotify.Event
-	errors  <-chan error // each means that events were lost
+	errors  <-chan error // each error means that notifications were lost
 	watched []string
 	tick    *time.Ticker
-	seen    string // the signature of Follow, or a later one
+	seen    string // the signature that Follow took, or a later one
 }
 
-// New returns a Watcher that follows nothing yet.
+// New returns a Watcher that does not watch any directory yet.
 func New(o Options) *Watcher {
 	w := &Watcher{o: o, tick: time.NewTicker(o.Poll)}
 	var err error
@@ -55,26 +55,26 @@ func New(o Options) *Watcher {
 	return w
 }
 
-// Follow takes the signature and returns it, and watches only these directories. A directory that was removed and made
-// again under the same name is a different directory to the system: call Follow again. Directories that cannot be
-// watched are left out.
+// Follow makes the Watcher watch the given directories and no others, and returns the signature of the files. Call
+// Follow again after each change: a directory that was removed and made again under the same name is a different
+// directory to the system. Directories that cannot be watched are left out.
 func (w *Watcher) Follow(dirs ...string) (signature string) {
 	w.seen = w.o.Signature()
 	if w.w == nil {
 		return w.seen
 	}
 	for _, dir := range w.watched {
-		w.w.Remove(dir) // fails for a removed directory
+		w.w.Remove(dir) // the error means that the directory was removed
 	}
 	w.watched = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(dirs))),
 		func(dir string) bool { return w.w.Add(dir) != nil })
 	return w.seen
 }
 
-// Wait returns when something has changed since Follow and then settled, or at once when force has a value. ok is false
-// when ctx has ended.
+// Wait returns when the files have changed since Follow and no further change has followed for Settle, or at once when
+// a value arrives from force; forced is set in the latter case. ok is false if ctx has ended.
 func (w *Watcher) Wait(ctx context.Context, force <-chan struct{}) (forced, ok bool) {
-	var rest <-chan time.Time // runs after a change
+	var rest <-chan time.Time // fires when the files have not changed for Settle
 	var latest time.Time
 	changed := func() {
 		now := time.Now()
@@ -115,7 +115,7 @@ func (w *Watcher) Close() {
 	}
 }
 
-// Identity returns a text that changes when the file or directory at a path is replaced or, for files, when its
+// Identity returns a text that changes when the file or directory at a path is replaced and, for a file, when its
 // contents change.
 func Identity(path string) string {
 	info, err := os.Stat(path)

@@ -13,6 +13,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // A directory that is made again under its name is followed when Follow is called again.
@@ -25,17 +26,13 @@ func TestFollow(t *testing.T) {
 	dir, other := filepath.Join(top, "dir"), filepath.Join(top, "other")
 	mkdir := func(path string) {
 		t.Helper()
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(path, 0o755))
 	}
 	// noticed writes a file and says whether an event of it comes.
 	noticed := func(dir string) bool {
 		t.Helper()
 		path = filepath.Join(dir, "file")
-		if err := os.WriteFile(path, []byte(time.Now().String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(time.Now().String()), 0o644))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, changed := w.Wait(ctx, nil)
@@ -48,9 +45,7 @@ func TestFollow(t *testing.T) {
 	if noticed(other) {
 		t.Error("an event of a directory that is not followed")
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(dir))
 	mkdir(dir)
 	w.Follow(dir)
 	await.True(t, "an event of the directory made again", func() bool { return noticed(dir) })
@@ -113,9 +108,7 @@ func TestIdentity(t *testing.T) {
 	path := filepath.Join(dir, "file")
 	write := func(text string) string {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 		return Identity(path)
 	}
 	if got := Identity(path); got != "none" {
@@ -130,9 +123,7 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("a directory with a new file: %q, want %q", got, folder)
 	}
 	before := Identity(path)
-	if err := os.Chmod(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(path, 0o600))
 	if got := Identity(path); got == before {
 		t.Error("another mode has the same identity")
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gatehouse/shared/httpx"
+	"gatehouse/shared/must"
 )
 
 // ask is Health with more time than a busy machine needs.
@@ -34,9 +35,7 @@ func TestHealth(t *testing.T) {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, good := range []string{"http://127.0.0.1:", "http://localhost:", "http://LOCALHOST:", "http://[::ffff:127.0.0.1]:"} {
 		if err := ask(t, good+port+"/ok", ""); err != nil {
 			t.Errorf("%s: %v", good, err)
@@ -62,9 +61,7 @@ func TestHealth_localhostOfIPv6(t *testing.T) {
 	go server.Serve(l)
 	defer server.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := ask(t, "http://localhost:"+port+"/", ""); err != nil {
 		t.Error(err)
 	}
@@ -96,9 +93,7 @@ func TestHealth_elsewhere(t *testing.T) {
 // A server that accepts and never answers is given up.
 func TestHealth_silent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()

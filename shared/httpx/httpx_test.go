@@ -6,15 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 func TestListen_unixSockets(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "gate.sock")
 	l, err := Listen(t.Context(), "unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := Listen(t.Context(), "unix", path); err == nil ||
 		!strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second listener on a live socket: %v", err)
@@ -31,9 +31,7 @@ func TestListen_unixSockets(t *testing.T) {
 	}
 
 	plain := filepath.Join(dir, "plain")
-	if err := os.WriteFile(plain, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(plain, []byte("precious"), 0o600))
 	if _, err := Listen(t.Context(), "unix", plain); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("a plain file in the way: %v", err)
 	}
@@ -44,9 +42,7 @@ func TestListen_unixSockets(t *testing.T) {
 
 func TestListen_exclusive(t *testing.T) {
 	l, err := Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	if second, err := Listen(t.Context(), "tcp", l.Addr().String()); err == nil {
 		second.Close()

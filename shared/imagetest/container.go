@@ -20,42 +20,44 @@ import (
 	"time"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 )
 
-// Container is one program in a sandbox: the image's root, read-only, no capabilities, and a network with nothing but
-// loopback.
+// Container is one program to be run in a sandbox as in a container: with the image's root, which is read-only, without
+// capabilities, and in a network that has nothing but loopback.
 type Container struct {
 	Image
 	Argv   []string
-	Env    map[string]string // in addition to the image's
+	Env    map[string]string // in addition to the image's environment
 	UID    int
-	Mounts map[string]string // folders of this machine by their path inside, read-only
-	// Hosts maps NAME:PORT in the container's network to the addresses of servers on this machine, which may be paths
-	// of unix sockets.
+	Mounts map[string]string // path in the container -> folder of this machine, which is mounted read-only
+	// Hosts maps NAME:PORT in the container's network to the address of a server on this machine, which may be the path
+	// of a unix socket.
 	Hosts map[string]string
 }
 
-// Running is a container that was started.
+// Running is a container that has been started.
 type Running struct {
-	*subprocess.Process // bubblewrap's; it ends with the program
+	*subprocess.Process // bubblewrap, which ends when the program ends
 	Log                 *subprocess.Lines
-	Forwards            map[string]*Forward // by NAME:PORT
-	program             *os.Process         // inside
-	args                []string            // of bubblewrap, without the program
+	Forwards            map[string]*Forward // by NAME:PORT in Container.Hosts
+	program             *os.Process         // the process of the program in the container
+	args                []string            // bubblewrap's arguments, up to the program
 	credential          *syscall.Credential
 }
 
-// Need skips the test if no sandbox can be made.
+// Need skips the test if this machine cannot make a sandbox.
 func Need(t testing.TB) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("entering a container's network needs root")
 	}
 	if _, err := exec.LookPath("bwrap"); err != nil {
-		t.Skip("bwrap is missing: apt-get install bubblewrap")
+		must.Have(t, errors.New("bwrap is missing: apt-get install bubblewrap"))
 	}
-	// As the images' user: on some machines only root can make namespaces, or temporary folders are for root only.
+	// Try it as the user of the images: on some machines only root can make namespaces, or only root can use temporary
+	// folders.
 	cmd := exec.Command("bwrap", "--ro-bind", "/", "/", "--ro-bind", Folder(t), "/mnt", "--unshare-user", "--unshare-net",
 		"--unshare-pid", "--proc", "/proc", "true")
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
@@ -64,7 +66,7 @@ func Need(t testing.TB) {
 	}
 }
 
-// sandbox returns the arguments of bubblewrap up to the program.
+// sandbox returns the arguments of bubblewrap that precede the program. names maps host names to addresses.
 func (c Container) sandbox(t testing.TB, names map[string]string) []string {
 	t.Helper()
 	args := []string{"--die-with-parent", "--unshare-user", "--uid", strconv.Itoa(c.UID), "--gid", strconv.Itoa(c.UID),
@@ -85,7 +87,7 @@ func (c Container) sandbox(t testing.TB, names map[string]string) []string {
 	for name, address := range names {
 		hosts += address + " " + name + "\n"
 	}
-	etc := filepath.Join(Folder(t), "hosts") // a runtime gives each container one
+	etc := filepath.Join(Folder(t), "hosts") // each container gets an /etc/hosts of its own
 	if err := os.WriteFile(etc, []byte(hosts), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +106,7 @@ func (c Container) sandbox(t testing.TB, names map[string]string) []string {
 	return args
 }
 
-// Start starts the container, which ends with t. It does not wait until the program is ready.
+// Start starts the container, which is stopped when t ends. It does not wait until the program is ready.
 func (c Container) Start(t testing.TB) *Running {
 	t.Helper()
 	names := map[string]string{}
@@ -115,7 +117,7 @@ func (c Container) Start(t testing.TB) *Running {
 		}
 	}
 	r := &Running{Log: new(subprocess.Lines), Forwards: map[string]*Forward{}, args: c.sandbox(t, names)}
-	if os.Getuid() == 0 { // the real user differs too, so that the files' modes apply
+	if os.Getuid() == 0 { // the user differs outside of the sandbox too, so that file modes apply
 		r.credential = &syscall.Credential{Uid: uint32(c.UID), Gid: uint32(c.UID)}
 	}
 	info, infoEnd := pipe(t)
@@ -158,12 +160,12 @@ func (c Container) Start(t testing.TB) *Running {
 		t.Cleanup(f.Down)
 		r.Forwards[at] = f
 	}
-	blockEnd.Write([]byte{1}) // lets the program begin
+	blockEnd.Write([]byte{1}) // lets the program start
 	blockEnd.Close()
 	return r
 }
 
-// pipe returns a pipe that is closed when t ends.
+// pipe returns the ends of a pipe, which are closed when t ends.
 func pipe(t testing.TB) (read, write *os.File) {
 	t.Helper()
 	read, write, err := os.Pipe()
@@ -174,7 +176,7 @@ func pipe(t testing.TB) (read, write *os.File) {
 	return read, write
 }
 
-// command returns bubblewrap with a program, as the container's user.
+// command returns a command that runs a program by bubblewrap as the container's user.
 func (r *Running) command(args, argv []string) *exec.Cmd {
 	cmd := exec.Command("bwrap", append(append(append([]string{}, args...), "--"), argv...)...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
@@ -182,13 +184,14 @@ func (r *Running) command(args, argv []string) *exec.Cmd {
 	return cmd
 }
 
-// Exec runs another program in the container, and returns its exit status and output.
+// Exec runs another program in the container and returns its exit status and output.
 func (r *Running) Exec(t testing.TB, argv ...string) (status int, output string) {
 	t.Helper()
 	var out strings.Builder
 	cmd := r.command(r.args, argv)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// All on one thread: bubblewrap ends with the thread that started it.
+	// Run the command on the thread that has entered the network, because bubblewrap ends with the thread that started
+	// it.
 	if err := inNetwork(r.program.Pid, cmd.Run); err != nil {
 		exit, ok := errors.AsType[*exec.ExitError](err)
 		if !ok {
@@ -199,10 +202,10 @@ func (r *Running) Exec(t testing.TB, argv ...string) (status int, output string)
 	return 0, out.String()
 }
 
-// Signal sends a signal to the program, not to bubblewrap.
+// Signal sends a signal to the program in the container, not to bubblewrap.
 func (r *Running) Signal(s os.Signal) error { return r.program.Signal(s) }
 
-// Stop sends SIGTERM and waits; the error is the exit status unless it is 0.
+// Stop sends SIGTERM to the program and waits, at most for grace. The error is the exit status, unless it is 0.
 func (r *Running) Stop(grace time.Duration) error {
 	r.Signal(syscall.SIGTERM)
 	select {
@@ -224,12 +227,13 @@ func (r *Running) Dial(ctx context.Context, network, address string) (conn net.C
 	return conn, err
 }
 
-// Client sends requests into the container, each over a connection of its own, as a probe does.
+// Client returns an HTTP client for servers in the container's network. It makes a connection for each request, as a
+// kubelet's probes do.
 func (r *Running) Client(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{DialContext: r.Dial, DisableKeepAlives: true}}
 }
 
-// Get returns the status and body of a page in the container; the status is 0 without an answer.
+// Get requests a page of a server in the container's network. If there is no answer, status is 0.
 func (r *Running) Get(url string) (status int, body string) {
 	resp, err := r.Client(20 * time.Second).Get(url)
 	if err != nil {
@@ -240,7 +244,7 @@ func (r *Running) Get(url string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// Await waits for a line of the log.
+// Await waits for a line in the program's log that contains part.
 func (r *Running) Await(t testing.TB, part string) {
 	t.Helper()
 	if err := r.Log.Await(part, nil, r.Ended(), time.Minute); err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Swap writes files into a folder as a kubelet writes a ConfigMap or a secret: each name leads through ..data to a
-// version of all files, and one rename swaps the versions.
+// Swap writes files into a folder as a kubelet writes a ConfigMap or a secret: each name is a symlink through ..data to
+// the present version of all files, and one rename of ..data swaps the version.
 func Swap(t testing.TB, dir string, files map[string]string) {
 	t.Helper()
 	must := func(err error) {
@@ -43,7 +43,7 @@ func Swap(t testing.TB, dir string, files map[string]string) {
 	}
 }
 
-// List returns the mode of each file below root, and the targets of links.
+// List returns the modes of all files below root, by path, and for symlinks the targets.
 func List(t testing.TB, root string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -75,7 +75,7 @@ func List(t testing.TB, root string) map[string]string {
 	return all
 }
 
-// WantRoot compares a daemon's root with the given programs and the files of all images.
+// WantRoot fails the test unless a daemon's root consists of the given programs and the files that all images have.
 func WantRoot(t testing.TB, root string, want map[string]string, daemon string) {
 	t.Helper()
 	notices := "usr/share/doc/gatehouse-" + daemon + "/NOTICES"
@@ -104,7 +104,7 @@ func WantRoot(t testing.TB, root string, want map[string]string, daemon string) 
 	}
 }
 
-// Snapshot returns the name, mode and time of each file below the folders.
+// Snapshot returns a text with the names, modes and times of all files below the given folders.
 func Snapshot(t testing.TB, roots ...string) string {
 	t.Helper()
 	var all strings.Builder
@@ -126,12 +126,12 @@ func Snapshot(t testing.TB, roots ...string) string {
 	return all.String()
 }
 
-// counter counts bytes.
+// counter is a Writer that counts bytes.
 type counter int
 
 func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return len(p), nil }
 
-// Compressed returns the size of the root as an image layer.
+// Compressed returns the size in bytes that the root has as a compressed image layer.
 func Compressed(t testing.TB, root string) int {
 	t.Helper()
 	var size counter

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Forward is a listener in a container's network that forwards to a server of this machine.
+// Forward is a listener in a container's network that forwards connections to a server on this machine.
 type Forward struct {
 	in     *Running
 	at, to string
@@ -17,7 +17,7 @@ type Forward struct {
 	open     map[net.Conn]bool
 }
 
-// Up listens. It has no effect if it already listens.
+// Up starts listening. It does nothing if the Forward listens already.
 func (f *Forward) Up() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -35,7 +35,7 @@ func (f *Forward) Up() error {
 	})
 }
 
-// Down closes the listener and every connection: new ones are refused.
+// Down closes the listener and all connections, so that new connections are refused.
 func (f *Forward) Down() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

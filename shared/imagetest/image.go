@@ -1,7 +1,7 @@
-// Package imagetest runs the images of the daemons without a container runtime: the root that .ci/root lays out, run as
-// the daemon's Dockerfile says, in a sandbox of bubblewrap with a network of its own.
+// Package imagetest runs the daemons' images in tests without a container runtime. The script .ci/root lays out the
+// root of an image, and bubblewrap runs it in a sandbox with a network of its own, as the daemon's Dockerfile says.
 //
-// It replaces a runtime and a kubelet in tests. Where the machine forbids namespaces, tests are skipped, with the
+// It stands in for a container runtime and a kubelet. On machines that forbid namespaces, tests are skipped with the
 // reason.
 package imagetest
 
@@ -16,15 +16,15 @@ import (
 	"testing"
 )
 
-// Image is a daemon's image: its root, and the contents of the Dockerfile.
+// Image is the image of a daemon: the folder that is its root, and the settings in its Dockerfile.
 type Image struct {
 	Root            string
 	Entrypoint, Cmd []string
-	Env             []string // NAME=value
+	Env             []string // each NAME=value
 	User            string
 }
 
-// Top returns the repository's folder.
+// Top returns the folder of this repository.
 var Top = sync.OnceValue(func() string {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -33,13 +33,13 @@ var Top = sync.OnceValue(func() string {
 	return filepath.Dir(strings.TrimSpace(string(out)))
 })
 
-// built are the daemons whose roots this test binary has laid out.
+// built has, for each daemon whose root this test binary has tried to lay out, the error or nil.
 var (
 	buildMu sync.Mutex
 	built   = map[string]error{}
 )
 
-// New builds a daemon's image. Its root is a copy only for t, which every user may read.
+// New builds the image of a daemon. Its root is a copy for t alone, which every user may read.
 func New(t testing.TB, daemon string) Image {
 	t.Helper()
 	if testing.Short() {
@@ -62,14 +62,14 @@ func New(t testing.TB, daemon string) Image {
 	}
 	image := Parse(t, filepath.Join(Top(), daemon, "Dockerfile"))
 	image.Root = filepath.Join(Folder(t), "root")
-	// cp keeps the modes, as the image does; os.CopyFS would apply the umask.
+	// Use cp, which keeps file modes as the image does; os.CopyFS would apply the umask.
 	if out, err := exec.Command("cp", "-a", laid, image.Root).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v: %s", err, out)
 	}
 	return image
 }
 
-// Folder returns a temporary folder that every user may read, unlike t's.
+// Folder returns a temporary folder that, unlike t.TempDir's, every user may read.
 func Folder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "image")
@@ -83,7 +83,8 @@ func Folder(t testing.TB) string {
 	return dir
 }
 
-// Parse reads a Dockerfile with the few instructions that ours has; any other fails the test.
+// Parse reads a Dockerfile that consists of the few instructions that the daemons' have. Any other instruction fails
+// the test.
 func Parse(t testing.TB, file string) (i Image) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -123,8 +124,9 @@ func Parse(t testing.TB, file string) (i Image) {
 	return i
 }
 
-// Argv returns the arguments of a container's program. first is a manifest's entrypoint (Docker) or command
-// (Kubernetes), rest its command or args; nil where the manifest has none. A replaced entrypoint drops the image's CMD.
+// Argv returns the command line of a container's program. first is the manifest's entrypoint (Docker) or command
+// (Kubernetes), and rest is its command or args; nil if the manifest has none. A manifest with an entrypoint of its own
+// does not get the image's CMD.
 func (i Image) Argv(first, rest []string) []string {
 	switch {
 	case first != nil:

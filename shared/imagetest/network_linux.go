@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNetwork calls f on a thread that is in a process's network. Sockets that f opens stay there. The thread never
-// serves other goroutines: it ends with the goroutine that is locked to it.
+// inNetwork calls f on a thread that has entered the network of a process. Sockets that f opens belong to that network.
+// Afterwards the thread ends, so that it never runs other goroutines in that network.
 func inNetwork(pid int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// patience is how long a probe waits at least: a machine busy with tests is slow, and the manifest's second is not what
-// is tested.
+// patience is the least time for which a probe waits: a machine that is busy with tests is slow, and tests are not
+// about the one second that manifests allow.
 const patience = 20 * time.Second
 
-// Probe is one of a container's probes: a GET, or a connection to TCP where URL is "".
+// Probe is one of a container's probes: a GET request or, if URL is "", a TCP connection.
 type Probe struct {
 	URL, TCP         string
 	Timeout, Period  time.Duration
 	FailureThreshold int
 }
 
-// Once probes once.
+// Once probes the container once.
 func (p Probe) Once(r *Running) error {
 	if p.URL != "" {
 		resp, err := r.Client(max(p.Timeout, patience)).Get(p.URL)
@@ -41,18 +41,19 @@ func (p Probe) Once(r *Running) error {
 	return conn.Close()
 }
 
-// Watch is a repeated probe.
+// Watch is a probe that is repeated as a kubelet does.
 type Watch struct {
 	mu      sync.Mutex
-	n       int // probes made
-	row     int // failures in a row
+	n       int // number of probes made
+	row     int // number of failures since the last success
 	tripped error
 	stop    chan struct{}
 	stopped chan struct{}
 	t       testing.TB
 }
 
-// Watch probes each period until t ends or Stop is called. It trips after a number of failures in a row, the threshold.
+// Watch repeats the probe every Period until t ends or Stop is called. The Watch has tripped once FailureThreshold
+// probes in a row have failed.
 func (p Probe) Watch(t testing.TB, r *Running) *Watch {
 	w := &Watch{stop: make(chan struct{}), stopped: make(chan struct{}), t: t}
 	go func() {
@@ -85,14 +86,14 @@ func (w *Watch) add(err error, threshold int) {
 	}
 }
 
-// State returns whether the last probe succeeded, and how many were made.
+// State returns whether the last probe succeeded, and how many probes were made.
 func (w *Watch) State() (ok bool, n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.n > 0 && w.row == 0, w.n
 }
 
-// Stop ends the probes, and returns the error with which the watch tripped, if it has.
+// Stop ends the probes. It returns the error of the probe with which the Watch tripped; nil if it has not.
 func (w *Watch) Stop() error {
 	w.mu.Lock()
 	select {
@@ -105,7 +106,7 @@ func (w *Watch) Stop() error {
 	return w.tripped
 }
 
-// Tripped returns the error with which the watch tripped; nil if it has not.
+// Tripped returns the error of the probe with which the Watch tripped; nil if it has not.
 func (w *Watch) Tripped() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

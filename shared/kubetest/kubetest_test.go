@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"gatehouse/shared/kubetest"
+	"gatehouse/shared/must"
 )
 
 var daemons = []string{"auth", "ratelimit"}
@@ -27,13 +28,9 @@ func TestSchemas(t *testing.T) {
 	}
 	mutated := t.TempDir()
 	text, err := os.ReadFile(filepath.Join(folder("auth"), "deployment.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	misspelt := strings.Replace(string(text), "enableServiceLinks:", "enableServiceLink:", 1)
-	if err := os.WriteFile(filepath.Join(mutated, "deployment.yaml"), []byte(misspelt), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(mutated, "deployment.yaml"), []byte(misspelt), 0o644))
 	if err := kubetest.Validate(t, "../..", "1.27", mutated); err == nil {
 		t.Error("a misspelt field is accepted")
 	}
@@ -133,13 +130,9 @@ func TestMonitoring(t *testing.T) {
 			}
 		}
 		text, err := os.ReadFile(filepath.Join("..", "..", daemon, "example", "prometheus", "alerts.yml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var alerts map[string]any
-		if err := yaml.Unmarshal(text, &alerts); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, yaml.Unmarshal(text, &alerts))
 		if got := kubetest.Get(m.Kind("PrometheusRule")[0], "spec", "groups"); !reflect.DeepEqual(got, alerts["groups"]) {
 			t.Errorf("%s: the rules differ from example/prometheus/alerts.yml", daemon)
 		}

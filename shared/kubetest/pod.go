@@ -10,17 +10,18 @@ import (
 	"gatehouse/shared/imagetest"
 )
 
-// Hurry divides the periods of probes and other waits of a kubelet, which a test need not observe.
+// Hurry is the number by which the periods of probes and other waits of a kubelet are divided, to make tests faster.
 const Hurry = 20
 
-// Pod is a pod that runs as the Deployment says.
+// Pod is a pod that runs as the Deployment says, in sandboxes of package imagetest.
 type Pod struct {
 	*imagetest.Running
-	Init        []string // output of the init containers
+	Init        []string // the output of each init container
 	Ready, Live *imagetest.Watch
 }
 
-// Volumes makes the pod's volumes from the manifests' ConfigMaps and a secret's keys, as folders by name.
+// Volumes makes the volumes of the pod as folders, from the ConfigMaps in the manifests and from the given keys of a
+// secret. The result maps a volume's name to its folder.
 func (m *Manifests) Volumes(t testing.TB, secrets map[string]string) map[string]string {
 	t.Helper()
 	volumes := map[string]string{}
@@ -43,7 +44,7 @@ func (m *Manifests) Volumes(t testing.TB, secrets map[string]string) map[string]
 	return volumes
 }
 
-// words returns a list of texts; nil if there is none.
+// words returns the items of a list as texts; nil if the list is empty.
 func words(list []any) (all []string) {
 	for _, w := range list {
 		all = append(all, fmt.Sprint(w))
@@ -51,7 +52,7 @@ func words(list []any) (all []string) {
 	return all
 }
 
-// container returns a container of the pod.
+// container returns the container that a container c of the pod spec describes.
 func (m *Manifests) container(image imagetest.Image, c any, volumes map[string]string) imagetest.Container {
 	env := map[string]string{}
 	for _, from := range List(c, "envFrom") {
@@ -76,7 +77,7 @@ func (m *Manifests) container(image imagetest.Image, c any, volumes map[string]s
 		UID: uid, Mounts: mounts}
 }
 
-// probe returns a probe of a container, with its period divided by Hurry.
+// probe returns one of the probes of a container of the pod spec, with its period divided by Hurry.
 func probe(c any, kind string) imagetest.Probe {
 	number := func(name string, otherwise int) int {
 		fmt.Sscan(Text(c, kind, name), &otherwise)
@@ -101,8 +102,8 @@ func probe(c any, kind string) imagetest.Probe {
 	return p
 }
 
-// Start runs the pod: the init containers to their ends, then the container until its startup probe succeeds. The other
-// probes run from then on.
+// Start runs the pod: first each init container to its end, then the container until its startup probe succeeds. From
+// then on it repeats the other probes.
 func (m *Manifests) Start(t testing.TB, image imagetest.Image, volumes, hosts map[string]string) *Pod {
 	t.Helper()
 	pod := new(Pod)
@@ -133,15 +134,15 @@ func (m *Manifests) Start(t testing.TB, image imagetest.Image, volumes, hosts ma
 	return pod
 }
 
-// AwaitReady waits until the readiness probe has the given result.
+// AwaitReady waits until the result of the readiness probe is want.
 func (p *Pod) AwaitReady(t testing.TB, want bool) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("ready: %v", want), func() bool { ok, _ := p.Ready.State(); return ok == want },
 		func() string { return p.Log.String() })
 }
 
-// Outlive waits until each probe was made so often that a failing probe would have tripped, after which a kubelet would
-// have restarted the pod. The liveness probe must not have tripped.
+// Outlive waits until each probe has been made so often since that, had it failed, a kubelet would have acted on it. It
+// fails the test if the liveness probe has tripped, upon which a kubelet restarts the container.
 func (p *Pod) Outlive(t testing.TB) {
 	t.Helper()
 	for _, w := range []*imagetest.Watch{p.Ready, p.Live} {
@@ -153,21 +154,22 @@ func (p *Pod) Outlive(t testing.TB) {
 	}
 }
 
-// Grace returns how long the pod may take to end.
+// Grace returns the time that the pod has to end, its terminationGracePeriodSeconds.
 func (m *Manifests) Grace() time.Duration {
 	grace := 30
 	fmt.Sscan(Text(m.Pod(), "terminationGracePeriodSeconds"), &grace)
 	return time.Duration(grace) * time.Second
 }
 
-// Env returns the value of a variable of the serving container, or of its ConfigMap; "" if there is none.
+// Env returns the value of an environment variable of the serving container, from its env or from its ConfigMap; "" if
+// it is not set.
 func (m *Manifests) Env(name string) string {
 	c := m.container(imagetest.Image{}, Get(m.Pod(), "containers", 0), nil)
 	return strings.TrimSpace(c.Env[name])
 }
 
-// DrainsInTime returns which number of the pod is too small for the daemon's drain, given the daemon's delay and
-// timeout.
+// DrainsInTime checks whether the pod leaves the daemon enough time to drain, which takes delay and timeout. It returns
+// a text for each number that does not fit.
 func (m *Manifests) DrainsInTime(delay, timeout time.Duration) (wrong []string) {
 	if least := delay + timeout + 3*time.Second; m.Grace() <= least {
 		wrong = append(wrong, fmt.Sprintf("terminationGracePeriodSeconds %v: want more than %v", m.Grace(), least))

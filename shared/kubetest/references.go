@@ -7,10 +7,12 @@ import (
 	"slices"
 )
 
-// secretKeys finds the keys in the kubectl line of the kustomization's comment, which makes the secret.
+// secretKeys finds the keys of the secret. A comment in the kustomization has the kubectl command that makes the
+// secret.
 var secretKeys = regexp.MustCompile(`--from-literal=([\w-]+)=`)
 
-// References returns what the manifests refer to and lack: files, selectors, ports, keys of ConfigMaps and secrets.
+// References returns what the manifests refer to but do not have: files, selectors, ports, keys of ConfigMaps and
+// secrets.
 func (m *Manifests) References() (missing []string) {
 	add := func(bad bool, format string, a ...any) {
 		if bad {
@@ -63,7 +65,7 @@ func (m *Manifests) References() (missing []string) {
 	return append(missing, m.volumes(pod, ports)...)
 }
 
-// volumes is References for the containers: images, probes, mounts and mounted volumes.
+// volumes returns the same as References for the containers: images, probes, mounts and mounted volumes.
 func (m *Manifests) volumes(pod any, ports map[string]bool) (missing []string) {
 	add := func(bad bool, format string, a ...any) {
 		if bad {

@@ -1,8 +1,8 @@
-// Package localserver starts private real servers for tests, measurements and make run: on a free loopback port or a
-// unix socket, with a folder of their own, which is removed when their owner ends.
+// Package localserver starts real servers for tests, measurements and make run. Each listens on a free loopback port or
+// on a unix socket, and has a folder of its own, which is removed when its owner ends.
 //
-// It installs nothing and knows no test framework (see testdb). A kind of server is one file with a plan. Outside Linux
-// a server outlives a program that is killed.
+// The package installs nothing, and can be used without package testing; package testdb adds what tests need. There is
+// one file, with a plan, for each kind of server. Outside Linux, servers outlive a program that is killed.
 package localserver
 
 import (
@@ -24,39 +24,39 @@ import (
 	"gatehouse/shared/subprocess"
 )
 
-// ErrMissing: the server's program is not on this machine.
+// ErrMissing is the error for a server whose program is not installed on this machine.
 var ErrMissing = errors.New("localserver: program not found")
 
 const (
 	// startTimeout is how long a server may take until it answers.
 	startTimeout = 10 * time.Second
-	// stopTimeout is how long a server may take to end by itself.
+	// stopTimeout is how long a server may take to end by itself before it is killed.
 	stopTimeout = 5 * time.Second
 )
 
 // plan says how to run one kind of server.
 type plan struct {
 	program string
-	// parent is where the server's folder is made; empty for os.TempDir.
+	// parent is the folder in which the server's folder is made; empty means os.TempDir.
 	parent string
-	// prepare writes the program's files into dir and returns its arguments. port is 0 when the server listens only on
-	// a unix socket.
+	// prepare writes the program's files into dir and returns its arguments. port is 0 if the server listens on a unix
+	// socket only.
 	prepare func(dir string, port int) (args []string, err error)
-	// socket is the unix socket's name in dir; empty for TCP.
+	// socket is the name of the unix socket in dir; empty if the server listens on TCP.
 	socket string
-	// ready checks once whether the server works.
+	// ready tries once whether the server answers at an address.
 	ready func(ctx context.Context, network, addr string) error
-	// credential is the user that runs the program; nil: the present user.
+	// credential is the user as which the program runs; nil means the present user.
 	credential *syscall.Credential
-	// quit requests a clean shutdown; 0: SIGTERM.
+	// quit is the signal that requests a clean shutdown; 0 means SIGTERM.
 	quit syscall.Signal
-	// family returns the processes of the server in dir besides its first one; nil: there are none.
+	// family returns the process ids of all further processes of the server whose folder is dir; nil if there are none.
 	family func(dir string) []int
-	// files reports that the running server needs its folder.
+	// files is set if the running server needs the files in its folder.
 	files bool
 }
 
-// Server is one running program. Its methods may be called from any goroutine.
+// Server is one running server. Its methods may be called from any goroutine.
 type Server struct {
 	plan          plan
 	dir           string
@@ -68,11 +68,11 @@ type Server struct {
 	done <-chan struct{} // closed when the present process has ended
 	log  *os.File
 
-	hold *os.File // see Forget; never closed, or the folder would be removed
+	hold *os.File // kept open by Forget: the folder is removed when it closes
 }
 
-// start runs a plan in a fresh folder. If a port is taken between the check and the server's bind, it tries another
-// port.
+// start runs a server in a new folder, as the plan says. It tries another port if another program takes the port
+// between the check and the server's bind.
 func start(ctx context.Context, p plan) (*Server, error) {
 	dir, err := os.MkdirTemp(p.parent, "gatehouse-"+p.program+"-")
 	if err != nil {
@@ -97,14 +97,14 @@ func start(ctx context.Context, p plan) (*Server, error) {
 	return nil, err
 }
 
-// FreePorts returns TCP ports of 127.0.0.1 that had no listener a moment ago.
+// FreePorts returns n TCP ports of 127.0.0.1 on which nothing listened a moment ago.
 func FreePorts(n int) (ports []string, err error) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("localserver: %w", err)
 		}
-		defer l.Close() // all are held until the last is found, so that none is found twice
+		defer l.Close() // all stay open until the last is found, so that no port is found twice
 		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 	}
 	return ports, nil
@@ -118,7 +118,7 @@ func freePort() (int, error) {
 	return strconv.Atoi(ports[0])
 }
 
-// run starts the process and waits until it answers.
+// run starts the process and waits until the server answers.
 func (s *Server) run(ctx context.Context) error {
 	path, err := Find(s.plan.program)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *Server) run(ctx context.Context) error {
 	return nil
 }
 
-// await checks for readiness until the server answers or ends, or the time is up.
+// await waits until the server answers; until it ends or startTimeout is over, in which case it returns an error.
 func (s *Server) await(ctx context.Context, done <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -176,7 +176,7 @@ func (s *Server) await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// lastWords returns the end of the server's output.
+// lastWords returns the end of the server's output, for error messages.
 func (s *Server) lastWords() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,19 +194,19 @@ func (s *Server) lastWords() string {
 // Network returns "tcp" or "unix".
 func (s *Server) Network() string { return s.network }
 
-// Addr returns host:port, or the unix socket's path. It stays the same after Restart.
+// Addr returns host:port, or the path of the unix socket. Restart does not change it.
 func (s *Server) Addr() string { return s.addr }
 
 // Dir returns the server's folder.
 func (s *Server) Dir() string { return s.dir }
 
-// PID returns the id of the process started last.
+// PID returns the id of the process that was started last.
 func (s *Server) PID() int {
 	cmd, _ := s.process()
 	return cmd.Process.Pid
 }
 
-// Ended is closed when the process started last has ended.
+// Ended returns a channel that is closed when the process that was started last has ended.
 func (s *Server) Ended() <-chan struct{} {
 	_, done := s.process()
 	return done
@@ -218,21 +218,22 @@ func (s *Server) process() (*exec.Cmd, <-chan struct{}) {
 	return s.cmd, s.done
 }
 
-// Kill ends the server as kill -9 does and waits for its end. It has no effect on an ended server.
+// Kill ends the server at once with SIGKILL and waits for its end. It does nothing if the server has ended.
 func (s *Server) Kill() {
 	cmd, done := s.process()
-	cmd.Process.Kill() // fails only if the process has already ended
+	cmd.Process.Kill() // an error means that the process has already ended
 	<-done
-	// The other processes would notice, but not at once, and a stopped one never.
+	// Kill the server's other processes too: they would end by themselves, but not at once, and not if they are
+	// stopped.
 	for pids := s.family(); len(pids) > 0; pids = s.family() {
 		for _, pid := range pids {
-			syscall.Kill(pid, syscall.SIGKILL) // the process may already have ended
+			syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has already ended
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// family returns every process of the server but the first.
+// family returns the ids of all the server's processes except the first.
 func (s *Server) family() []int {
 	if s.plan.family == nil {
 		return nil
@@ -241,7 +242,7 @@ func (s *Server) family() []int {
 	return slices.DeleteFunc(s.plan.family(s.dir), func(pid int) bool { return pid == first })
 }
 
-// Stop freezes the server (SIGSTOP): connections stay open, and nothing is answered once Stop returns.
+// Stop freezes the server with SIGSTOP: connections stay open, but when Stop has returned, nothing is answered.
 func (s *Server) Stop() error {
 	if err := s.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -249,7 +250,7 @@ func (s *Server) Stop() error {
 	return awaitFrozen(func() []int { return append(s.family(), s.PID()) })
 }
 
-// Cont lets a stopped server go on (SIGCONT).
+// Cont lets a frozen server continue, with SIGCONT.
 func (s *Server) Cont() error { return s.signal(syscall.SIGCONT) }
 
 func (s *Server) signal(sig syscall.Signal) error {
@@ -258,22 +259,22 @@ func (s *Server) signal(sig syscall.Signal) error {
 		return fmt.Errorf("localserver: %s: %w", s.plan.program, err)
 	}
 	for _, pid := range s.family() {
-		syscall.Kill(pid, sig) // the process may have ended meanwhile
+		syscall.Kill(pid, sig) // an error means that the process has ended meanwhile
 	}
 	return nil
 }
 
-// Restart kills the server if it still runs and starts it again at the same address.
+// Restart kills the server if it is running and starts it again at the same address.
 func (s *Server) Restart(ctx context.Context) error {
 	s.Kill()
 	return s.run(ctx)
 }
 
-// Close ends the server cleanly, by force after five seconds, and removes its folder.
+// Close ends the server cleanly, or kills it after stopTimeout, and removes its folder.
 func (s *Server) Close() {
 	cmd, done := s.process()
 	cmd.Process.Signal(cmp.Or(s.plan.quit, syscall.SIGTERM))
-	s.Cont() // a stopped server would not notice its end
+	s.Cont() // a frozen server would not notice the signal
 	select {
 	case <-done:
 	case <-time.After(stopTimeout):
@@ -285,9 +286,9 @@ func (s *Server) Close() {
 	os.RemoveAll(s.dir)
 }
 
-// Forget is for a server that is not closed because it ends with the program. It gives the server's folder up: the
-// folder is removed at once or, where the server needs its files, when this process has ended in whatever way. It is
-// not for Redis on a unix socket.
+// Forget is for a server that is not closed by its owner because it ends with the owner's process. It arranges that the
+// server's folder is removed: at once or, if the server needs its files, when this process has ended, in whatever way.
+// It is not for a Redis on a unix socket.
 func (s *Server) Forget() error {
 	if !s.plan.files {
 		return os.RemoveAll(s.dir)
@@ -297,8 +298,8 @@ func (s *Server) Forget() error {
 		return fmt.Errorf("localserver: %w", err)
 	}
 	defer r.Close()
-	// Our end of the pipe closes when this process ends, and then cat ends. The pause is for the server's last
-	// children.
+	// The write end of the pipe closes when this process ends, upon which cat ends. The pause is for the last of the
+	// server's processes to end.
 	cmd := exec.Command("/bin/sh", "-c", `cat; sleep 1; rm -rf "$0" || { sleep 5; rm -rf "$0"; }`, s.dir)
 	cmd.Dir, cmd.Stdin = "/", r
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -15,17 +15,13 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func redis(t *testing.T, o RedisOptions) *Server {
 	t.Helper()
 	s, err := Redis(t.Context(), o)
-	if errors.Is(err, ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	started(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -34,17 +30,13 @@ func redis(t *testing.T, o RedisOptions) *Server {
 func ask(t *testing.T, s *Server, commands ...string) (lines []string) {
 	t.Helper()
 	c, err := net.Dial(s.Network(), s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
 	r := bufio.NewReader(c)
 	for _, command := range commands {
 		fmt.Fprintf(c, "%s\r\n", command)
 		line, err := r.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		lines = append(lines, strings.TrimSpace(line))
 	}
 	return lines
@@ -74,23 +66,14 @@ func TestRedis(t *testing.T) {
 func TestServer_signals(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	s, err := Redis(t.Context(), RedisOptions{})
-	if errors.Is(err, ErrMissing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	started(t, err)
 	defer s.Close()
 	addr, pid := s.Addr(), s.PID()
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Stop())
 	if state := procState(t, pid); state != "T" {
 		t.Fatalf("state %s after Stop, want T", state)
 	}
-	if err := s.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Cont())
 	ask(t, s, "PING")
 	s.Kill()
 	select {
@@ -98,9 +81,7 @@ func TestServer_signals(t *testing.T) {
 	default:
 		t.Error("still running after Kill")
 	}
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Restart(t.Context()))
 	if s.Addr() != addr || s.PID() == pid {
 		t.Errorf("restarted at %s as %d; was at %s as %d", s.Addr(), s.PID(), addr, pid)
 	}
@@ -118,16 +99,14 @@ func procState(t *testing.T, pid int) string {
 	if errors.Is(err, os.ErrNotExist) {
 		return ""
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return strings.Fields(string(stat[strings.LastIndex(string(stat), ")")+1:]))[0]
 }
 
 func TestStart_failure(t *testing.T) {
 	_, err := Redis(t.Context(), RedisOptions{Config: []string{"no such directive"}})
 	if errors.Is(err, ErrMissing) {
-		t.Skip(err)
+		must.Have(t, err)
 	}
 	if err == nil || !strings.Contains(err.Error(), "no such directive") {
 		t.Errorf("error %v, want the server's own words", err)
@@ -171,9 +150,7 @@ func TestServer_parentPanics(t *testing.T) {
 		t.Fatalf("the child said no pid: %s", out)
 	}
 	pid, err := strconv.Atoi(strings.Fields(after)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			syscall.Kill(pid, syscall.SIGKILL)
@@ -188,19 +165,12 @@ func TestServer_parentPanics(t *testing.T) {
 func TestMemcached(t *testing.T) {
 	for _, o := range []MemcachedOptions{{}, {Socket: true}, {Args: []string{"-I", "2m"}}} {
 		s, err := Memcached(t.Context(), o)
-		if errors.Is(err, ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		started(t, err)
 		defer s.Close()
 		if got := ask(t, s, "incr k 1", "set k 0 0 1\r\n5", "incr k 2")[2]; got != "7" {
 			t.Errorf("%+v: %q", o, got)
 		}
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Restart(t.Context()))
 		if got := ask(t, s, "get k")[0]; got != "END" {
 			t.Errorf("%+v: %q after a restart", o, got)
 		}

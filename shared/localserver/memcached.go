@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// MemcachedOptions configures Memcached.
+// MemcachedOptions are the options of Memcached.
 type MemcachedOptions struct {
-	// Socket listens on a unix socket instead of a port.
+	// Socket makes the server listen on a unix socket instead of a port.
 	Socket bool
-	// Cert and Key are PEM files: the server speaks TLS. Debian's program can.
+	// Cert and Key are PEM files with which the server uses TLS. Debian's memcached supports TLS.
 	Cert, Key string
-	// ClientCA is a PEM file: clients must come with a certificate of it.
+	// ClientCA is a PEM file with the authority whose certificate clients must present.
 	ClientCA string
-	// Args are further arguments.
+	// Args are additional arguments.
 	Args []string
 }
 
-// Memcached starts a memcached of 64 MiB.
+// Memcached starts a memcached with 64 MiB of memory.
 func Memcached(ctx context.Context, o MemcachedOptions) (*Server, error) {
-	// memcached has nothing to save, and takes up to a second to notice SIGTERM.
+	// Kill it, since it has nothing to save, and takes up to a second to notice SIGTERM.
 	p := plan{program: "memcached", ready: o.ready, quit: syscall.SIGKILL}
 	if o.Socket {
 		p.socket = "memcached.sock"
@@ -36,7 +36,7 @@ func Memcached(ctx context.Context, o MemcachedOptions) (*Server, error) {
 	p.prepare = func(dir string, port int) ([]string, error) {
 		args := append([]string{"-m", "64", "-U", "0", "-t", "2"}, o.Args...)
 		if os.Geteuid() == 0 {
-			args = append(args, "-u", "root") // memcached refuses to run as root without this
+			args = append(args, "-u", "root") // memcached refuses to run as root without this option
 		}
 		if o.Socket {
 			return append(args, "-s", filepath.Join(dir, p.socket)), nil
@@ -53,7 +53,8 @@ func Memcached(ctx context.Context, o MemcachedOptions) (*Server, error) {
 	return start(ctx, p)
 }
 
-// ready queries the version. A server that requires a client's certificate is ready when it says so.
+// ready requests the server's version. If the server requires a client's certificate, it is ready when the handshake is
+// complete.
 func (o MemcachedOptions) ready(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {

@@ -19,23 +19,24 @@ import (
 	"time"
 )
 
-// PostgresOptions configures Postgres.
+// PostgresOptions are the options of Postgres.
 type PostgresOptions struct {
-	// Durable keeps fsync and full page writes on, as in production: for measurements. Without it a commit survives the
-	// end of every process, but not of the machine.
+	// Durable keeps fsync and full page writes on, as in production, for measurements. Without it, a commit survives
+	// the end of all processes, but not a crash of the machine.
 	Durable bool
-	// InMemory keeps the files in memory where there is room for them, and below os.TempDir otherwise. On a disk the
-	// files of a new database cost three times as much.
+	// InMemory keeps the files in memory if there is enough of it, otherwise below os.TempDir. On a disk, the files of
+	// a new database cost three times as much.
 	InMemory bool
-	// Config is further lines of postgresql.conf.
+	// Config has additional lines for postgresql.conf.
 	Config []string
 }
 
-// socketName is the name of PostgreSQL's socket for port 5432.
+// socketName is the name that PostgreSQL gives its socket for port 5432.
 const socketName = ".s.PGSQL.5432"
 
-// Postgres starts an empty PostgreSQL on a unix socket; its superuser is postgres, without a password. PostgreSQL
-// refuses to run as root: then it runs as the user postgres, otherwise nobody, which owns its folder.
+// Postgres starts an empty PostgreSQL on a unix socket. Its superuser is postgres, without a password. PostgreSQL
+// refuses to run as root; if this process is root, the server runs as the user postgres or, if there is none, as
+// nobody, who then owns its folder.
 func Postgres(ctx context.Context, o PostgresOptions) (*Server, error) {
 	credential, err := unprivileged()
 	if err != nil {
@@ -48,7 +49,7 @@ func Postgres(ctx context.Context, o PostgresOptions) (*Server, error) {
 	return start(ctx, plan{
 		program: "postgres", parent: parent, socket: socketName, ready: postgresReady,
 		credential: credential,
-		// SIGTERM would wait for all clients to leave.
+		// SIGTERM would make PostgreSQL wait until all clients have disconnected.
 		quit:   syscall.SIGINT,
 		files:  true,
 		family: func(dir string) []int { return workingIn(filepath.Join(dir, "data")) },
@@ -57,7 +58,8 @@ func Postgres(ctx context.Context, o PostgresOptions) (*Server, error) {
 			if err := initdb(dir, data, credential); err != nil {
 				return nil, err
 			}
-			// Of a killed server, shared memory that is no file of its folder stays for ever.
+			// Use mmap, whose files are in the server's folder: other shared memory would remain for ever if the server
+			// is killed.
 			args := []string{"-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "dynamic_shared_memory_type=mmap"}
 			if !o.Durable {
 				args = append(args, "-c", "fsync=off", "-c", "full_page_writes=off")
@@ -70,15 +72,15 @@ func Postgres(ctx context.Context, o PostgresOptions) (*Server, error) {
 	})
 }
 
-// PostgresURL returns DATABASE_URL for one database of a server that Postgres started.
+// PostgresURL returns a DATABASE_URL for one database of a server that Postgres or PgBouncer has started.
 func (s *Server) PostgresURL(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/" + database}
 	u.RawQuery = url.Values{"host": {s.dir}}.Encode()
 	return u.String()
 }
 
-// memory returns the folder of a file system in memory; "" without one that has room for the servers of as many test
-// binaries as run at once, 3 GiB for each core.
+// memory returns a folder of a file system in memory. It returns "" if there is none, or if it does not have room for
+// the servers of all test binaries that may run at once, which is 3 GiB for each core.
 func memory() string {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs("/dev/shm", &s); err != nil || uint64(s.Bavail)*uint64(s.Bsize) < uint64(runtime.GOMAXPROCS(0))*3<<30 {
@@ -87,7 +89,7 @@ func memory() string {
 	return "/dev/shm"
 }
 
-// unprivileged returns the user that runs PostgreSQL when this process is root; nil: the present user.
+// unprivileged returns the user as which PostgreSQL runs if this process is root; nil if the present user can run it.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -110,7 +112,7 @@ func unprivileged() (*syscall.Credential, error) {
 	return nil, errors.New("localserver: PostgreSQL refuses root, and there is neither a user postgres nor nobody")
 }
 
-// initdb makes the data folder unless it exists: the server may be starting again.
+// initdb makes the data folder, unless it exists because the server is being restarted.
 func initdb(dir, data string, credential *syscall.Credential) error {
 	if _, err := os.Stat(data); err == nil {
 		return nil
@@ -135,14 +137,14 @@ func initdb(dir, data string, credential *syscall.Credential) error {
 	return nil
 }
 
-// workingIn returns the processes whose working directory is dir: the server and its backends, each of which has a
-// process group of its own. It returns none without /proc.
+// workingIn returns the ids of the processes whose working directory is dir. These are the server and its backends,
+// each of which has a process group of its own. Without /proc it returns none.
 func workingIn(dir string) (pids []int) {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil
 	}
-	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is well-formed
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is valid: no error
 	for _, link := range links {
 		if target, err := os.Readlink(link); err == nil && target == dir {
 			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
@@ -153,8 +155,8 @@ func workingIn(dir string) (pids []int) {
 	return pids
 }
 
-// postgresReady sends a start-up message and waits for ReadyForQuery: the socket accepts connections a little earlier
-// than the server answers.
+// postgresReady sends a start-up message and waits for ReadyForQuery. That the socket accepts a connection is not
+// enough: it does so a little earlier than the server answers.
 func postgresReady(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -178,7 +180,7 @@ func postgresReady(ctx context.Context, network, addr string) error {
 		}
 		switch head[0] {
 		case 'Z':
-			c.Write([]byte("X\x00\x00\x00\x04")) // a clean end, so that the server logs nothing
+			c.Write([]byte("X\x00\x00\x00\x04")) // ends the session cleanly, so that the server logs nothing
 			return nil
 		case 'E':
 			return fmt.Errorf("answered %q", strings.ReplaceAll(string(rest), "\x00", " "))

@@ -15,17 +15,13 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func postgres(t *testing.T, o PostgresOptions) *Server {
 	t.Helper()
 	s, err := Postgres(t.Context(), o)
-	if errors.Is(err, ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	started(t, err)
 	return s
 }
 
@@ -39,13 +35,9 @@ func TestPostgres(t *testing.T) {
 	}
 	// A connection whose backend is a process of its own.
 	c, err := net.Dial(s.Network(), s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Stop())
 	for _, pid := range append(s.family(), s.PID()) {
 		// The kernel stops a process when it next runs.
 		await.True(t, fmt.Sprintf("process %d is stopped", pid), func() bool { return procState(t, pid) == "T" })
@@ -55,9 +47,7 @@ func TestPostgres(t *testing.T) {
 	if err := postgresReady(ctx, s.Network(), s.Addr()); err == nil {
 		t.Error("a frozen server answers")
 	}
-	if err := s.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Cont())
 	if err := postgresReady(t.Context(), s.Network(), s.Addr()); err != nil {
 		t.Error(err)
 	}
@@ -66,9 +56,7 @@ func TestPostgres(t *testing.T) {
 		if pids := workingIn(s.Dir() + "/data"); len(pids) > 0 {
 			t.Errorf("processes %v are left", pids)
 		}
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Restart(t.Context()))
 	}
 	s.Close()
 	if _, err := os.Stat(s.Dir()); !errors.Is(err, os.ErrNotExist) {
@@ -80,18 +68,13 @@ func TestPostgres(t *testing.T) {
 func TestPostgres_forgotten(t *testing.T) {
 	if os.Getenv("LOCALSERVER_FORGET") != "" {
 		s := postgres(t, PostgresOptions{})
-		if err := s.Forget(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Forget())
 		os.Stdout.WriteString("dir " + s.Dir() + "\n")
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
-	if _, err := Find("postgres"); err != nil && os.Getenv("REQUIRE_SERVERS") == "1" {
-		t.Fatal(err)
-	} else if err != nil {
-		t.Skip(err)
-	}
+	_, err := Find("postgres")
+	must.Have(t, err)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestPostgres_forgotten$", "-test.v")
 	cmd.Env = append(os.Environ(), "LOCALSERVER_FORGET=1")
 	out, _ := cmd.Output() // killed

@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// RedisOptions configures Redis.
+// RedisOptions are the options of Redis.
 type RedisOptions struct {
-	// Password is requirepass: the password of the user named default.
+	// Password is the password of the user default (requirepass).
 	Password string
-	// Users maps further user names to their passwords; these users may do everything.
+	// Users maps the names of additional users to their passwords. These users may do everything.
 	Users map[string]string
-	// Socket listens on a unix socket instead of a port.
+	// Socket makes the server listen on a unix socket instead of a port.
 	Socket bool
-	// Cert and Key are PEM files: the server speaks TLS, and nothing else.
+	// Cert and Key are PEM files with which the server uses TLS; it then accepts nothing else.
 	Cert, Key string
-	// ClientCA is a PEM file: clients must come with a certificate of it.
+	// ClientCA is a PEM file with the authority whose certificate clients must present.
 	ClientCA string
-	// Config is further lines of redis.conf.
+	// Config has additional lines for redis.conf.
 	Config []string
 
-	tls TLSFiles // for a server of a topology
+	tls TLSFiles // for a server of a cluster, or behind sentinels
 }
 
-// Redis starts a Redis that keeps nothing on disk and has 4096 databases.
+// Redis starts a Redis that stores nothing on disk and has 4096 databases.
 func Redis(ctx context.Context, o RedisOptions) (*Server, error) { return start(ctx, o.plan()) }
 
 func (o RedisOptions) plan() plan {
@@ -43,7 +43,7 @@ func (o RedisOptions) plan() plan {
 		p.socket = "redis.sock"
 	}
 	p.prepare = func(dir string, port int) ([]string, error) {
-		// Settings are in a file and not in the arguments: the process list would show passwords.
+		// Put settings into a file: as arguments, passwords would be visible in the process list.
 		conf := filepath.Join(dir, "redis.conf")
 		o := o
 		lines, err := o.tls.lines(dir)
@@ -85,7 +85,7 @@ func (o RedisOptions) conf(dir string, port int) string {
 	return b.String()
 }
 
-// redisReady sends one PING. A request for a password is an answer too.
+// redisReady sends one PING. The server is ready if it answers, even with a request for a password.
 func redisReady(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -95,7 +95,7 @@ func redisReady(ctx context.Context, network, addr string) error {
 	return redisPing(c)
 }
 
-// tlsReady is redisReady over TLS. A server that requires a client's certificate is ready when its handshake is
+// tlsReady is redisReady over TLS. If the server requires a client's certificate, it is ready when the handshake is
 // complete.
 func (o RedisOptions) tlsReady(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)

@@ -10,17 +10,18 @@ import (
 	"strings"
 )
 
-// TLSFiles are the PEM files with which servers of a topology use TLS, between each other and on a second port for
-// clients. The first port stays in clear, for this package's commands.
+// TLSFiles are PEM files with which the servers of a cluster, or behind sentinels, use TLS: between each other, and on
+// a second port for clients. Their first port remains without TLS, for the commands of this package.
 type TLSFiles struct {
-	// Cert and Key are each server's, and CA is the authority that each trusts.
+	// Cert and Key are used by each server, and CA is the authority that each trusts.
 	Cert, Key, CA string
 }
 
 // used reports whether there are any files.
 func (f TLSFiles) used() bool { return f.Cert != "" }
 
-// lines returns a server's lines of configuration. The port is chosen once, since other servers remember it.
+// lines returns the lines that turn on TLS in a server's configuration. It chooses the server's TLS port once, because
+// other servers remember the port when this one is restarted.
 func (f TLSFiles) lines(dir string) ([]string, error) {
 	if !f.used() {
 		return nil, nil
@@ -45,7 +46,7 @@ func (f TLSFiles) lines(dir string) ([]string, error) {
 	}, nil
 }
 
-// TLSAddr returns the address at which a server with TLSFiles uses TLS.
+// TLSAddr returns the address at which a server with TLSFiles accepts TLS.
 func (s *Server) TLSAddr() (string, error) {
 	port, err := os.ReadFile(filepath.Join(s.dir, "tlsport"))
 	if err != nil {
@@ -54,13 +55,13 @@ func (s *Server) TLSAddr() (string, error) {
 	return net.JoinHostPort("127.0.0.1", string(port)), nil
 }
 
-// TLSURL is URL with the ports for TLS.
+// TLSURL is URL with the ports that accept TLS.
 func (s *SentinelSet) TLSURL() (string, error) {
 	list, err := tlsAddresses(s.Sentinels)
 	return MasterName + "," + list, err
 }
 
-// TLSURL is URL with the ports for TLS.
+// TLSURL is URL with the ports that accept TLS.
 func (c *Cluster) TLSURL() (string, error) { return tlsAddresses(c.Nodes) }
 
 func tlsAddresses(servers []*Server) (string, error) {

@@ -15,34 +15,34 @@ import (
 	"time"
 )
 
-// MasterName is the name of the master at the sentinels of RedisSentinels.
+// MasterName is the name that the sentinels of RedisSentinels give their master.
 const MasterName = "gate"
 
-// SentinelOptions configures RedisSentinels.
+// SentinelOptions are the options of RedisSentinels.
 type SentinelOptions struct {
-	// Password is that of the servers, SentinelPassword that of the sentinels.
+	// Password is the password of the servers, and SentinelPassword that of the sentinels.
 	Password, SentinelPassword string
-	// DownAfter is how long a master may be silent before it is replaced (default 1 s).
+	// DownAfter is the time without an answer after which a master is replaced (default 1 s).
 	DownAfter time.Duration
-	// TLS makes all servers use TLS too; see TLSURL.
+	// TLS makes all servers and sentinels use TLS, too; TLSURL then returns their addresses.
 	TLS TLSFiles
 }
 
-// SentinelSet is three sentinels and the servers they watch.
+// SentinelSet has three sentinels and the servers that they watch.
 type SentinelSet struct {
-	// Servers are the initial master and its two replicas.
+	// Servers are the first master and its two replicas. A failover does not change their order.
 	Servers   []*Server
 	Sentinels []*Server
 	options   SentinelOptions
 }
 
-// URL returns KVSTORE_URL for type sentinel.
+// URL returns the KVSTORE_URL for KVSTORE_TYPE=sentinel.
 func (s *SentinelSet) URL() string { return MasterName + "," + addresses(s.Sentinels) }
 
 // Close ends all servers and sentinels.
 func (s *SentinelSet) Close() { closeAll(append(s.Sentinels, s.Servers...)) }
 
-// Forget is Server.Forget for all servers and sentinels.
+// Forget calls Server.Forget for all servers and sentinels.
 func (s *SentinelSet) Forget() error { return forgetAll(append(s.Sentinels, s.Servers...)) }
 
 // Master returns the server that most sentinels name as the master.
@@ -66,12 +66,12 @@ func (s *SentinelSet) Master(ctx context.Context) (*Server, error) {
 	return nil, fmt.Errorf("localserver: the sentinels do not agree: %v, %w", votes, last)
 }
 
-// Flush empties the master.
+// Flush deletes all keys of the master.
 func (s *SentinelSet) Flush(ctx context.Context) error {
 	return flushAll(ctx, s.Servers, s.options.Password)
 }
 
-// RedisSentinels starts a master with two replicas and three sentinels that watch them, and waits until all know each
+// RedisSentinels starts a master with two replicas, and three sentinels that watch them. It waits until all know each
 // other.
 func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err error) {
 	if o.DownAfter == 0 {
@@ -115,7 +115,7 @@ func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err
 	return set, set.Await(ctx)
 }
 
-// Await waits until all are healthy: the sentinels agree on a master that has two replicas in sync.
+// Await waits until all is well: the sentinels agree on a master, and two replicas are in sync with it.
 func (s *SentinelSet) Await(ctx context.Context) error {
 	for _, sentinel := range s.Sentinels {
 		if err := awaitInfo(ctx, sentinel.Addr(), s.options.SentinelPassword, "sentinel", "status=ok,",
@@ -126,12 +126,12 @@ func (s *SentinelSet) Await(ctx context.Context) error {
 	return s.awaitMaster(ctx, "connected_slaves:2", "state=online")
 }
 
-// AwaitReplica waits until a replica is in sync with the master, so that a failover loses nothing.
+// AwaitReplica waits until a replica is in sync with the master, so that a failover would lose nothing.
 func (s *SentinelSet) AwaitReplica(ctx context.Context) error {
 	return s.awaitMaster(ctx, "state=online")
 }
 
-// awaitMaster waits until INFO replication of the present master contains all texts.
+// awaitMaster waits until the answer of the present master to INFO replication contains all texts.
 func (s *SentinelSet) awaitMaster(ctx context.Context, texts ...string) error {
 	return awaitText(ctx, append(texts, "role:master"), func() (string, error) {
 		master, err := s.Master(ctx)
@@ -142,16 +142,17 @@ func (s *SentinelSet) awaitMaster(ctx context.Context, texts ...string) error {
 	})
 }
 
-// known returns the address by which the others know a server.
+// known returns the address by which the other servers know a server.
 func (o SentinelOptions) known(s *Server) string {
 	if !o.TLS.used() {
 		return s.Addr()
 	}
-	addr, _ := s.TLSAddr() // the server was started with it
+	addr, _ := s.TLSAddr() // a server with TLS has such an address
 	return addr
 }
 
-// plan returns the plan of a sentinel, which keeps its state in its configuration file.
+// plan returns the plan of a sentinel, which keeps its state in its configuration file. master is the address of the
+// master to watch.
 func (o SentinelOptions) plan(master string) plan {
 	p := plan{program: "redis-server", ready: redisReady, files: true}
 	p.prepare = func(dir string, port int) ([]string, error) {
@@ -178,31 +179,31 @@ func (o SentinelOptions) plan(master string) plan {
 	return p
 }
 
-// ClusterOptions configures RedisCluster.
+// ClusterOptions are the options of RedisCluster.
 type ClusterOptions struct {
 	Password string
-	// NodeTimeout is how long a node may be silent before it counts as failed (default 15 s).
+	// NodeTimeout is the time without an answer after which a node counts as failed (default 15 s).
 	NodeTimeout time.Duration
-	// TLS makes all nodes use TLS too; see TLSURL.
+	// TLS makes all nodes use TLS, too; TLSURL then returns their addresses.
 	TLS TLSFiles
-	// Masters and Replicas are how many there are (default 3 and 3); replica i is master i's.
+	// Masters and Replicas are the numbers of masters and replicas (default 3 and 3). Replica i replicates master i.
 	Masters, Replicas int
 }
 
 // Cluster is a Redis Cluster.
 type Cluster struct {
-	// Nodes are the initial masters, in the order of their slots, then their replicas.
+	// Nodes are the first masters, in the order of their slots, then their replicas.
 	Nodes   []*Server
 	options ClusterOptions
 }
 
-// URL returns KVSTORE_URL for type cluster.
+// URL returns the KVSTORE_URL for KVSTORE_TYPE=cluster.
 func (c *Cluster) URL() string { return addresses(c.Nodes) }
 
 // Close ends all nodes.
 func (c *Cluster) Close() { closeAll(c.Nodes) }
 
-// Forget is Server.Forget for all nodes.
+// Forget calls Server.Forget for all nodes.
 func (c *Cluster) Forget() error { return forgetAll(c.Nodes) }
 
 // RedisCluster starts a cluster and waits until every node reports that all slots are served.
@@ -261,7 +262,7 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 	return c, c.Await(ctx, "cluster_state:ok", fmt.Sprintf("cluster_size:%d", o.Masters))
 }
 
-// meet has the first node meet another node.
+// meet makes the first node know another node (CLUSTER MEET).
 func (c *Cluster) meet(ctx context.Context, s *Server) error {
 	bus, err := s.busPort()
 	if err != nil {
@@ -279,7 +280,7 @@ func (c *Cluster) meet(ctx context.Context, s *Server) error {
 	return err
 }
 
-// Await waits until CLUSTER INFO of every running node contains all lines.
+// Await waits until the answer of every running node to CLUSTER INFO contains all lines.
 func (c *Cluster) Await(ctx context.Context, lines ...string) error {
 	for _, s := range c.Nodes {
 		select {
@@ -296,20 +297,20 @@ func (c *Cluster) Await(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// AwaitReplica waits until a node is a replica in sync with its master.
+// AwaitReplica waits until a node is a replica and in sync with its master.
 func (c *Cluster) AwaitReplica(ctx context.Context, s *Server) error {
 	return awaitInfo(ctx, s.Addr(), c.options.Password, "replication", "role:slave", "master_link_status:up")
 }
 
-// Do sends one command to one node.
+// Do sends a command to one node and returns the answer as text.
 func (c *Cluster) Do(ctx context.Context, s *Server, args ...string) (string, error) {
 	return RedisCommand(ctx, s.Addr(), c.options.Password, args...)
 }
 
-// Flush empties the cluster.
+// Flush deletes all keys of the cluster.
 func (c *Cluster) Flush(ctx context.Context) error { return flushAll(ctx, c.Nodes, c.options.Password) }
 
-// flushAll empties all servers; replicas follow their masters.
+// flushAll deletes all keys of the servers that are masters; their replicas follow.
 func flushAll(ctx context.Context, servers []*Server, password string) error {
 	for _, s := range servers {
 		if _, err := RedisCommand(ctx, s.Addr(), password, "FLUSHALL"); err != nil &&
@@ -320,13 +321,13 @@ func flushAll(ctx context.Context, servers []*Server, password string) error {
 	return nil
 }
 
-// plan returns the plan of a node, which keeps its identity and the cluster's shape in nodes.conf.
+// plan returns the plan of a node, which keeps its identity and the cluster's layout in the file nodes.conf.
 func (o ClusterOptions) plan() plan {
 	server := RedisOptions{Password: o.Password}
 	p := keep(server.plan())
-	bus := 0 // the default is the port plus 10,000, which may not exist
+	bus := 0 // the default, the port plus 10,000, may not be a valid port
 	p.prepare = func(dir string, port int) (args []string, err error) {
-		if bus == 0 { // the other nodes know a restarted node by this port
+		if bus == 0 { // chosen once, since the other nodes know the node by this port when it is restarted
 			if bus, err = freePort(); err != nil {
 				return nil, err
 			}
@@ -352,13 +353,13 @@ func (o ClusterOptions) plan() plan {
 			return nil, err
 		}
 		conf := filepath.Join(dir, "redis.conf")
-		text := strings.Replace(server.conf(dir, port), "databases 4096\n", "", 1) // a cluster has one database
+		text := strings.Replace(server.conf(dir, port), "databases 4096\n", "", 1) // a cluster has only one database
 		return []string{conf}, os.WriteFile(conf, []byte(text), 0o600)
 	}
 	return p
 }
 
-// busPort returns a cluster node's second port.
+// busPort returns a cluster node's second port, on which nodes talk to each other.
 func (s *Server) busPort() (int, error) {
 	text, err := os.ReadFile(filepath.Join(s.dir, "bus"))
 	if err != nil {
@@ -367,7 +368,7 @@ func (s *Server) busPort() (int, error) {
 	return strconv.Atoi(string(text))
 }
 
-// keep notes that the running server needs its folder.
+// keep returns the plan for a server that needs its folder while it runs.
 func keep(p plan) plan {
 	p.files = true
 	return p
@@ -381,7 +382,7 @@ func addresses(servers []*Server) string {
 	return strings.Join(all, ",")
 }
 
-// closeAll ends the servers at the same time.
+// closeAll closes all servers at the same time.
 func closeAll(servers []*Server) {
 	var wg sync.WaitGroup
 	for _, s := range servers {
@@ -397,12 +398,12 @@ func forgetAll(servers []*Server) (err error) {
 	return err
 }
 
-// awaitInfo waits until a section of INFO contains all texts.
+// awaitInfo waits until a section of a server's answer to INFO contains all texts.
 func awaitInfo(ctx context.Context, addr, password, section string, texts ...string) error {
 	return awaitText(ctx, texts, func() (string, error) { return RedisCommand(ctx, addr, password, "INFO", section) })
 }
 
-// topologyTimeout is how long servers may take to find each other: sentinels announce themselves every 2 s.
+// topologyTimeout bounds the time that servers may take to know each other. Sentinels announce themselves every 2 s.
 const topologyTimeout = 60 * time.Second
 
 func awaitText(ctx context.Context, texts []string, ask func() (string, error)) error {
@@ -427,7 +428,7 @@ func awaitText(ctx context.Context, texts []string, ask func() (string, error)) 
 	}
 }
 
-// RedisCommand sends one command and returns its answer as text, the items of an array on lines of their own.
+// RedisCommand sends one command and returns the answer as text, with each item of an array on a line of its own.
 func RedisCommand(ctx context.Context, addr, password string, args ...string) (string, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package logtest keeps what a test has logged, so that the test can read it while others go on writing.
+// Package logtest keeps what a program logs during a test, so that the test can read it while the program goes on
+// logging.
 package logtest
 
 import (
@@ -6,7 +7,7 @@ import (
 	"sync"
 )
 
-// Buffer is a log in memory. The zero value is empty and ready; all methods may be called from any goroutine.
+// Buffer is a log in memory. Its zero value is empty and ready for use. Its methods may be called from any goroutine.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

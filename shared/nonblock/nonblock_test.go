@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/must"
 	"gatehouse/shared/nonblock"
 )
 
@@ -21,14 +22,10 @@ import (
 func pair(t testing.TB, network, addr string) (wrapped, peer net.Conn) {
 	t.Helper()
 	l, err := net.Listen(network, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	c, err := (&net.Dialer{}).DialContext(context.Background(), network, l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if peer, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,23 +11,21 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 // manager is the other end of the socket.
 func manager(t *testing.T, name string) (environ string, next func() string) {
 	t.Helper()
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return "NOTIFY_SOCKET=" + name, func() string {
 		b := make([]byte, 4096)
 		conn.SetReadDeadline(time.Now().Add(30 * time.Second))
 		n, err := conn.Read(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return string(b[:n])
 	}
 }

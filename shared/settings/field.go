@@ -27,7 +27,7 @@ func Fields(of any) ([]Field, error) {
 	var all []Field
 	seen := map[string]bool{}
 	var err error
-	walk(v.Elem(), func(f Field, _ reflect.StructTag, _ reflect.Value) {
+	walk(v.Elem(), "", nil, func(f Field, _ reflect.StructTag, _ reflect.Value) {
 		if seen[f.Name] {
 			err = fmt.Errorf("settings: two fields are named %s", f.Name)
 		}
@@ -37,18 +37,14 @@ func Fields(of any) ([]Field, error) {
 	return all, err
 }
 
-// walk visits every field that has a variable; nested structs have an envPrefix.
-func walk(v reflect.Value, visit func(Field, reflect.StructTag, reflect.Value)) {
-	walkStruct(v, "", nil, visit)
-}
-
-func walkStruct(v reflect.Value, prefix string, index []int, visit func(Field, reflect.StructTag, reflect.Value)) {
+// walk visits every field that has a variable; nested structs have an envPrefix. prefix and index are those of v.
+func walk(v reflect.Value, prefix string, index []int, visit func(Field, reflect.StructTag, reflect.Value)) {
 	for i := range v.NumField() {
 		sf := v.Type().Field(i)
 		name, _, _ := strings.Cut(sf.Tag.Get("env"), ",")
 		switch {
 		case sf.Type.Kind() == reflect.Struct:
-			walkStruct(v.Field(i), prefix+sf.Tag.Get("envPrefix"), append(slices.Clip(index), i), visit)
+			walk(v.Field(i), prefix+sf.Tag.Get("envPrefix"), append(slices.Clip(index), i), visit)
 		case name != "" && name != "-":
 			secret := sf.Tag.Get("secret")
 			visit(Field{

@@ -8,6 +8,7 @@ package settings
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -137,14 +138,8 @@ func (r *Report) Text(name string) string { return r.env[name] }
 // Names returns the variables that are set, sorted. A secret from a file is listed only as its NAME_FILE, so that
 // nothing is reported twice.
 func (r *Report) Names() []string {
-	var names []string
-	for n := range r.env {
-		if !r.fromFile[n] {
-			names = append(names, n)
-		}
-	}
-	slices.Sort(names)
-	return names
+	names := slices.Sorted(maps.Keys(r.env))
+	return slices.DeleteFunc(names, func(name string) bool { return r.fromFile[name] })
 }
 
 // Wrong adds an error about one variable: `NAME="value": text`.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/must"
 )
 
 type store struct {
@@ -178,9 +180,7 @@ func TestSecretFiles(t *testing.T) {
 	f := func(content, want string) {
 		t.Helper()
 		path := filepath.Join(dir, "secret")
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(content), 0o600))
 		for _, name := range []string{"STORE_AUTH_FILE", "OLD_AUTH_FILE", "REDIS_AUTH_FILE"} {
 			var s sample
 			r := Load(&s, []string{name + "=" + path}, options)
@@ -206,9 +206,7 @@ func TestSecretFiles(t *testing.T) {
 // A message about a name is about the variable that the operator wrote.
 func TestNames(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte("secret"), 0o600))
 	r := Load(new(sample), []string{"STORE_AUTH_FILE=" + path, "STORE_URL=redis://h:1"}, options)
 	if d := cmp.Diff([]string{"STORE_AUTH_FILE", "STORE_URL"}, r.Names()); d != "" {
 		t.Error(d)

@@ -63,7 +63,7 @@ const (
 // fill sets every field to its variable's value, otherwise to its default; a field without either stays unchanged. An
 // invalid text is an error and sets zero.
 func (r *Report) fill(into any, seconds bool) {
-	walk(reflect.ValueOf(into).Elem(), func(f Field, _ reflect.StructTag, field reflect.Value) {
+	walk(reflect.ValueOf(into).Elem(), "", nil, func(f Field, _ reflect.StructTag, field reflect.Value) {
 		p, ok := parsers[field.Type()]
 		if !ok {
 			panic(fmt.Sprintf("settings: %s: a %s has no parser", f.Name, field.Type())) // a bug in the struct
@@ -148,7 +148,7 @@ func Map(s string) (map[string]string, error) {
 
 // check checks every field by its tags min, max and oneof.
 func (r *Report) check(into any) {
-	walk(reflect.ValueOf(into).Elem(), func(f Field, tag reflect.StructTag, v reflect.Value) {
+	walk(reflect.ValueOf(into).Elem(), "", nil, func(f Field, tag reflect.StructTag, v reflect.Value) {
 		if r.fields[f.Name].failed {
 			return
 		}

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Lines keeps a child's output, and lets others wait for a line of it. The zero value is ready to be a command's Stdout
-// or Stderr. Its methods may be called from any goroutine.
+// Lines keeps the output of a process and can wait for a line in it. The zero value can be used as the Stdout or Stderr
+// of an exec.Cmd. Its methods may be called from any goroutine.
 type Lines struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
-	more chan struct{} // closed and replaced when more is written; nil without a waiter
+	more chan struct{} // closed and replaced when there is more output; nil if nothing waits for it
 }
 
-// Write never fails.
+// Write implements io.Writer. It never fails.
 func (l *Lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,8 +35,8 @@ func (l *Lines) String() string {
 	return l.buf.String()
 }
 
-// Await waits for a whole line that contains part and, if v is not nil, is JSON that fits v. It stops when ended is
-// closed (nil: never) and when the time is up.
+// Await waits for a whole line that contains part and, if v is not nil, is JSON that can be decoded into v. It stops
+// waiting, with an error, when ended is closed (a nil channel never is) and when limit is over.
 func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Duration) error {
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
@@ -45,7 +45,7 @@ func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Dura
 		over := false
 		select {
 		case <-ended:
-			over = true // its earlier output is complete
+			over = true // all output has been written before ended was closed
 		default:
 		}
 		text, more := l.since(read)
@@ -72,7 +72,7 @@ func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Dura
 	}
 }
 
-// since returns the output after the first read bytes, and a channel that is closed when there is more.
+// since returns the output after the first read bytes, and a channel that is closed when there is more output.
 func (l *Lines) since(read int) (string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

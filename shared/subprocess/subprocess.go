@@ -1,8 +1,8 @@
-// Package subprocess runs programs of this repository for the program that needs them (make run, bench, tests): a child
-// is stopped by its process id, cleanly, and ends with its owner, in whatever way the owner ends.
+// Package subprocess runs programs of this repository as child processes, for make run, bench and tests. A child is
+// stopped by its process id, and ends with its owner, in whatever way the owner ends.
 //
-// It does not know when a program is ready, and does not start it again. Outside Linux a child outlives an owner that
-// is killed.
+// The package does not know when a program is ready, and does not restart programs. Outside Linux, a child outlives an
+// owner that is killed.
 package subprocess
 
 import (
@@ -19,11 +19,11 @@ import (
 type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // how it ended; written before done is closed
+	err  error // how the process has ended; written before done is closed
 }
 
-// Start starts cmd in a process group of its own, so that Ctrl-C reaches only the owner, and the owner decides the
-// order of ending. Other fields of cmd.SysProcAttr stay unchanged.
+// Start starts cmd in a process group of its own, so that Ctrl-C reaches only the owner, which decides the order in
+// which its children end. It does not change other fields of cmd.SysProcAttr.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -39,9 +39,9 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// watch starts the program and waits for its end on one thread. The kernel reports the parent's death to a child when
-// the thread that forked ends, not the process, so that thread must live as long as the child. Since it is locked, it
-// ends together with this function.
+// watch starts the program and waits for its end, on one thread. The kernel takes the end of the thread that forked,
+// not of the process, for the death of the child's parent, so this thread must live as long as the child. It is locked
+// to the goroutine, so it ends when this function returns.
 func (p *Process) watch(started chan<- error) {
 	runtime.LockOSThread()
 	err := p.cmd.Start()
@@ -55,14 +55,14 @@ func (p *Process) watch(started chan<- error) {
 // PID returns the child's process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Ended is closed when the child has ended.
+// Ended returns a channel that is closed when the child has ended.
 func (p *Process) Ended() <-chan struct{} { return p.done }
 
-// Signal sends a signal. An error means that the child has already ended.
+// Signal sends a signal to the child. An error means that the child has already ended.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Stop sends SIGTERM and, after grace, SIGKILL, and waits. It returns how the child ended: nil for exit status 0. A
-// child that had ended before is reported the same way.
+// Stop sends SIGTERM, and SIGKILL after grace, and waits for the end of the child. It returns how the child ended, even
+// if it had ended before; nil means exit status 0.
 func (p *Process) Stop(grace time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("subprocess: %w", err)
@@ -70,7 +70,7 @@ func (p *Process) Stop(grace time.Duration) error {
 	select {
 	case <-p.done:
 	case <-time.After(grace):
-		p.cmd.Process.Kill() // fails only when it has just ended
+		p.cmd.Process.Kill() // an error means that the child has just ended
 		<-p.done
 	}
 	if p.err != nil {

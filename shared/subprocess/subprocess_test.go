@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // TestMain lets the test binary be its own child: with CHILD set it starts a child itself, says its
@@ -38,13 +39,9 @@ func TestStop(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command("sh", "-c", script)
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		p, err := Start(cmd)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it has set its traps
 			t.Fatal(err)
 		}
@@ -73,12 +70,8 @@ func TestEndsWithOwner(t *testing.T) {
 	owner := exec.Command(os.Args[0])
 	owner.Env = append(os.Environ(), "CHILD=1")
 	out, err := owner.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := owner.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, owner.Start())
 	var pid int
 	if _, err := fmt.Fscan(out, &pid); err != nil {
 		t.Fatal(err)

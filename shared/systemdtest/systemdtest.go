@@ -1,5 +1,5 @@
-// Package systemdtest replaces systemd in tests of the daemons: it reads their units, and is the other end of the
-// notification socket.
+// Package systemdtest stands in for systemd in tests of the daemons: it reads their units, and receives their messages
+// at the notification socket.
 package systemdtest
 
 import (
@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// Unit is the contents of a service unit: all values of each key, in order.
+// Unit has the settings of a service unit: for each key all its values, in order.
 type Unit map[string][]string
 
-// Read reads a unit. oldnew, pairs as for strings.NewReplacer, are first replaced in its text: a mutation.
+// Read reads a unit file. oldnew are pairs of texts: in the file's text, the first of each pair is replaced by the
+// second before it is parsed, so that a test can show that a check fails.
 func Read(t testing.TB, file string, oldnew ...string) (u Unit, text string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -34,8 +35,9 @@ func Read(t testing.TB, file string, oldnew ...string) (u Unit, text string) {
 	return u, text
 }
 
-// Environment returns the service's environment as the unit sets it, where %d is a folder with the given credentials,
-// by name. A missing credential fails the test, as it fails a start.
+// Environment returns the environment that the unit gives its service. %d in it becomes a folder that has the given
+// credentials, by name. A credential that the unit loads but that is not given fails the test, as it would fail the
+// service's start.
 func (u Unit) Environment(t testing.TB, credentials map[string]string) (env []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,16 +59,16 @@ func (u Unit) Environment(t testing.TB, credentials map[string]string) (env []st
 	return env
 }
 
-// Manager is the service manager's end of the socket.
+// Manager is systemd's end of the notification socket.
 type Manager struct {
 	conn *net.UnixConn
 	path string
 }
 
-// NewManager listens.
+// NewManager creates a notification socket and listens on it until the test ends.
 func NewManager(t testing.TB) *Manager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "notify") // a path of t.TempDir may be too long for a socket
+	dir, err := os.MkdirTemp("", "notify") // a path below t.TempDir may be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,8 @@ func NewManager(t testing.TB) *Manager {
 	return &Manager{conn: conn, path: path}
 }
 
-// Environment returns what the manager adds to a service's environment, with a watchdog of the given period; 0: none.
+// Environment returns what systemd adds to a service's environment. watchdog is the period of the watchdog; 0 means no
+// watchdog.
 func (m *Manager) Environment(watchdog time.Duration) []string {
 	env := []string{"NOTIFY_SOCKET=" + m.path}
 	if watchdog > 0 {
@@ -91,7 +94,7 @@ func (m *Manager) Environment(watchdog time.Duration) []string {
 	return env
 }
 
-// Next returns the next message; "" if none comes within patience.
+// Next returns the next message; "" if none arrives within patience.
 func (m *Manager) Next(patience time.Duration) string {
 	b := make([]byte, 4096)
 	m.conn.SetReadDeadline(time.Now().Add(patience))
@@ -102,7 +105,8 @@ func (m *Manager) Next(patience time.Duration) string {
 	return string(b[:n])
 }
 
-// Await waits for a message of the given form and returns the messages before it.
+// Await waits for a message that matches the regular expression form as a whole, and returns the messages that preceded
+// it.
 func (m *Manager) Await(t testing.TB, form string) (before []string) {
 	t.Helper()
 	want := regexp.MustCompile("^(?:" + form + ")$")
@@ -119,7 +123,7 @@ func (m *Manager) Await(t testing.TB, form string) (before []string) {
 	}
 }
 
-// Drain discards the messages that have already arrived.
+// Drain discards the messages that have arrived.
 func (m *Manager) Drain() {
 	for m.Next(time.Millisecond) != "" {
 	}

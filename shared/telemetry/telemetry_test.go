@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/logtest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/telemetry/otlptest"
 )
 
@@ -37,9 +38,7 @@ func start(t *testing.T, o TracingOptions) *Tracing {
 		o.Log = slog.Default()
 	}
 	tr, err := StartTracing(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return tr
 }
 
@@ -65,9 +64,7 @@ func TestExport(t *testing.T) {
 			inner.SetAttributes(attribute.String("domain", "d"))
 			inner.End()
 			outer.End()
-			if err := tr.Stop(10 * time.Second); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, tr.Stop(10*time.Second))
 			spans := c.Await(t, "outer", "inner")
 			in, out := otlptest.Named(t, spans, "inner"), otlptest.Named(t, spans, "outer")
 			if in.Parent != out.ID || in.TraceID != out.TraceID || out.Parent != "" ||
@@ -103,9 +100,7 @@ func TestHeadersOption(t *testing.T) {
 			Headers: map[string]string{"x-token": "from a file"}})
 		_, span := tr.Tracer("s").Start(t.Context(), protocol)
 		span.End()
-		if err := tr.Stop(10 * time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tr.Stop(10*time.Second))
 		if s := otlptest.Named(t, c.Await(t, protocol), protocol); s.Headers["x-token"] != "from a file" {
 			t.Errorf("%s: %v", protocol, s.Headers)
 		}
@@ -183,9 +178,7 @@ func TestOutage(t *testing.T) {
 		t.Helper()
 		_, span := tr.Tracer("s").Start(t.Context(), "x")
 		span.End()
-		if err := tr.provider.ForceFlush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, tr.provider.ForceFlush(t.Context()))
 	}
 	record()
 	record()
@@ -234,9 +227,7 @@ func TestCheckEnvironment(t *testing.T) {
 	dir := t.TempDir()
 	none := filepath.Join(dir, "none")
 	empty := filepath.Join(dir, "empty")
-	if err := os.WriteFile(empty, []byte("no PEM"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(empty, []byte("no PEM"), 0o600))
 	f := func(protocol, environ string, want ...string) {
 		t.Helper()
 		vars := map[string]string{}

@@ -32,7 +32,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -89,7 +88,7 @@ func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	e := &exporter{out: out, log: o.Log, protocol: o.Protocol}
+	e := &exporter{SpanExporter: out, log: o.Log, protocol: o.Protocol}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	with := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(e), sdktrace.WithResource(res)}
 	if !o.StandardSampler {
@@ -175,16 +174,14 @@ func Local(signal string) bool {
 // exporter counts spans, logs an outage once, and stops when Tracing stops. The SDK's batcher
 // would report each failed batch on a line of its own.
 type exporter struct {
-	out      sdktrace.SpanExporter
+	sdktrace.SpanExporter
 	log      *slog.Logger
 	protocol string
 	ctx      context.Context // ends exports that are running
 	cancel   context.CancelFunc
 
 	sent, lost atomic.Uint64
-
-	mu   sync.Mutex
-	away bool // the collector did not take the last batch
+	away       atomic.Bool // the collector did not take the last batch
 }
 
 // ExportSpans implements sdktrace.SpanExporter. It handles every error itself.
@@ -192,17 +189,13 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
-	err := e.out.ExportSpans(ctx, spans)
+	err := e.SpanExporter.ExportSpans(ctx, spans)
 	if err != nil {
 		e.lost.Add(uint64(len(spans)))
 	} else {
 		e.sent.Add(uint64(len(spans)))
 	}
-	e.mu.Lock()
-	was := e.away
-	e.away = err != nil
-	e.mu.Unlock()
-	switch {
+	switch was := e.away.Swap(err != nil); {
 	case err != nil && !was:
 		e.log.Warn("tracing: the collector takes no spans; they are dropped", "protocol", e.protocol, "error", err)
 	case err == nil && was:
@@ -210,9 +203,6 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	}
 	return nil
 }
-
-// Shutdown implements sdktrace.SpanExporter.
-func (e *exporter) Shutdown(ctx context.Context) error { return e.out.Shutdown(ctx) }
 
 // Diagnostics sends the OpenTelemetry SDK's own messages to log, for the whole process: errors and warnings as such,
 // other messages at the given level. Without it the SDK writes to standard error in a form of its own.

@@ -7,13 +7,13 @@ import (
 	"gatehouse/shared/localserver"
 )
 
-// Memcached starts a memcached only for t, closed when t ends. memcached has no databases to share, and starts in a few
-// milliseconds.
+// Memcached starts a memcached for t alone, which is closed when t ends. It is not shared between tests, because
+// memcached has no separate databases and starts in a few milliseconds.
 func Memcached(t testing.TB, o localserver.MemcachedOptions) *localserver.Server {
 	t.Helper()
 	skipShort(t)
 	s, err := localserver.Memcached(context.Background(), o)
-	check(t, err)
+	Started(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

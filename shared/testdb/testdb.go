@@ -1,14 +1,13 @@
-// Package testdb gives a test its own key space on a real server: one server for each test binary, one database of it
-// for each test.
+// Package testdb gives each test a database of its own on a real server: the tests of one test binary share a server,
+// on which each has its own database.
 //
-// Where the server's program is missing the test is skipped, or fails with REQUIRE_SERVERS=1. Tests that count a
-// server's commands, or stop or kill it, start one of their own with Private.
+// If the server's program is missing, the test is skipped; with REQUIRE_SERVERS=1 it fails. Tests that count a server's
+// commands, or stop or kill it, start a server of their own with Private.
 package testdb
 
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,26 +16,27 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 )
 
-// KV is one test's database on the Redis that this test binary shares.
+// KV is the database of one test on the Redis that the tests of this test binary share.
 type KV struct {
-	// Addr is host:port.
+	// Addr is the address of the server, host:port.
 	Addr string
-	// DB is the database's number; no other test has it.
+	// DB is the number of the database. No other test uses it.
 	DB int
 }
 
-// URL returns KVSTORE_URL for the database.
+// URL returns the KVSTORE_URL for the database.
 func (kv KV) URL() string { return "redis://" + kv.Addr + "/" + strconv.Itoa(kv.DB) }
 
-// shared is started by the first test that needs it and ends with the test binary, even after a panic.
+// shared starts a Redis when the first test needs it. The server ends with the test binary, even after a panic.
 var shared = sync.OnceValues(func() (*localserver.Server, error) {
 	s, err := localserver.Redis(context.Background(), localserver.RedisOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return s, s.Forget() // no caller closes it
+	return s, s.Forget() // it ends with this process, since no caller closes it
 })
 
 var databases atomic.Int64
@@ -46,43 +46,43 @@ func Redis(t testing.TB) KV {
 	t.Helper()
 	skipShort(t)
 	s, err := shared()
-	check(t, err)
+	Started(t, err)
 	return KV{Addr: s.Addr(), DB: int(databases.Add(1))}
 }
 
-// Private starts a Redis only for t, closed when t ends.
+// Private starts a Redis for t alone, which is closed when t ends.
 func Private(t testing.TB, o localserver.RedisOptions) *localserver.Server {
 	t.Helper()
 	skipShort(t)
 	s, err := localserver.Redis(context.Background(), o)
-	check(t, err)
+	Started(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
 
-// Cluster returns a Redis Cluster with 3 masters and 3 replicas, started by the first test that needs it and emptied
-// for each test. A test that uses it has it alone until the test ends.
+// Cluster returns a Redis Cluster with 3 masters and 3 replicas. All tests share it: it is started when the first test
+// needs it, and emptied for each test. Only one test at a time has it, until the test ends.
 func Cluster(t testing.TB) *localserver.Cluster {
 	t.Helper()
 	skipShort(t)
 	c, err := sharedCluster()
-	check(t, err)
+	Started(t, err)
 	clusterTaken.Lock()
 	t.Cleanup(clusterTaken.Unlock)
-	check(t, c.Flush(t.Context()))
+	Started(t, c.Flush(t.Context()))
 	return c
 }
 
-// Sentinels is Cluster for three sentinels with a master and two replicas.
+// Sentinels returns three sentinels with a master and two replicas. Tests share them as they share a Cluster.
 func Sentinels(t testing.TB) *localserver.SentinelSet {
 	t.Helper()
 	skipShort(t)
 	s, err := sharedSentinels()
-	check(t, err)
+	Started(t, err)
 	sentinelsTaken.Lock()
 	t.Cleanup(sentinelsTaken.Unlock)
-	check(t, s.Await(t.Context())) // the test before may have killed a master
-	check(t, s.Flush(t.Context()))
+	Started(t, s.Await(t.Context())) // the test before may have killed the master
+	Started(t, s.Flush(t.Context()))
 	return s
 }
 
@@ -104,7 +104,7 @@ var sharedSentinels = sync.OnceValues(func() (*localserver.SentinelSet, error) {
 	return s, s.Forget()
 })
 
-// skipShort skips a test that needs a server under -short (make test-short).
+// skipShort skips a test that needs a server if the tests run with -short (make test-short).
 func skipShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -112,25 +112,25 @@ func skipShort(t testing.TB) {
 	}
 }
 
-// Program returns the path of a program that t runs.
+// Program returns the path of a server's program that t runs itself. If it is missing, t is skipped or fails.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	path, err := localserver.Find(name)
-	check(t, err)
+	Started(t, err)
 	return path
 }
 
-func check(t testing.TB, err error) {
+// Started ends t if err, the error of a server's start, is not nil. If the server's program is missing, t is skipped,
+// unless REQUIRE_SERVERS is 1.
+func Started(t testing.TB, err error) {
 	t.Helper()
-	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-		t.Skip(err)
+	if errors.Is(err, localserver.ErrMissing) {
+		must.Have(t, err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
-// IgnoreServers is for goleak: the goroutines that wait for servers' ends are no leak.
+// IgnoreServers is an option for goleak: the goroutines that wait for the ends of servers are not leaks.
 func IgnoreServers() goleak.Option {
 	return goleak.IgnoreAnyFunction("gatehouse/shared/subprocess.(*Process).watch")
 }

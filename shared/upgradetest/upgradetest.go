@@ -1,5 +1,5 @@
-// Package upgradetest has tests replace the former release by the present program, and the present program by the
-// former release again, under load.
+// Package upgradetest is for tests that, under load, replace replicas of the former release by the present program, and
+// then replace these by the former release again.
 package upgradetest
 
 import (
@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// Previous returns the folder of the former release's programs and pages of settings. Without it the test is skipped.
+// Previous returns the folder with the programs and settings pages of the former release. If there is none, the test is
+// skipped.
 func Previous(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -39,8 +40,8 @@ func Previous(t testing.TB) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Phase returns how long each state of an upgrade is kept under load: UPGRADE_TIME divided among the five states; by
-// default no longer than the load needs.
+// Phase returns for how long each of the five states of an upgrade is kept under load: a fifth of the duration in the
+// environment variable UPGRADE_TIME; by default 0, which means only as long as the load needs.
 func Phase(t testing.TB) time.Duration {
 	t.Helper()
 	text := os.Getenv("UPGRADE_TIME")
@@ -54,7 +55,7 @@ func Phase(t testing.TB) time.Duration {
 	return d / 5
 }
 
-// Fleet is the replicas among which a client may choose.
+// Fleet is the replicas of a daemon from which clients choose.
 type Fleet[T any] struct {
 	mu   sync.Mutex
 	live []T
@@ -62,7 +63,7 @@ type Fleet[T any] struct {
 	done int
 }
 
-// Add lets clients choose a replica.
+// Add adds a replica, which clients may choose from now on.
 func (f *Fleet[T]) Add(one T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +79,7 @@ func (f *Fleet[T]) RemoveFirst() T {
 	return one
 }
 
-// Pick returns each replica in turn.
+// Pick returns a replica, each in turn.
 func (f *Fleet[T]) Pick() T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,8 +87,9 @@ func (f *Fleet[T]) Pick() T {
 	return f.live[f.next%len(f.live)]
 }
 
-// Run has workers call work until the fleet was old, mixed, new, mixed and old again; replace replaces one replica by
-// another of the new or the old program. Each state lasts until enough calls have returned in it, and for pause.
+// Run makes workers call work while it takes the fleet through five states: all replicas old, mixed, all new, mixed,
+// all old. replace replaces one replica by one of the old or the new program. Each state lasts for pause, and at least
+// until enough calls have returned.
 func (f *Fleet[T]) Run(t testing.TB, pause time.Duration, work func(i int), replace func(old bool)) {
 	t.Helper()
 	const workers, enough = 4, 8
@@ -125,7 +127,8 @@ func (f *Fleet[T]) Run(t testing.TB, pause time.Duration, work func(i int), repl
 	wg.Wait()
 }
 
-// Settings compares the names of the present page of settings, and of the changelog, with the former release's.
+// Settings fails the test if a setting is missing that the former release had: before and today are the settings pages
+// of the former release and of the present program. A setting may also be missing if the changelog names it.
 func Settings(t testing.TB, before, today, changelog string) {
 	t.Helper()
 	name := regexp.MustCompile("`([A-Z][A-Z0-9_]{3,})`")

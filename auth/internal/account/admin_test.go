@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 func TestAdminCreate_refusals(t *testing.T) {
@@ -208,9 +209,7 @@ func TestAdminUpdate(t *testing.T) {
 func (h *house) ended(id uuid.UUID) string {
 	h.t.Helper()
 	list, err := h.db.Sessions(h.t.Context(), id)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	var reasons []string
 	for _, v := range list {
 		reasons = append(reasons, v.EndedReason)
@@ -281,9 +280,7 @@ func TestAuditLog_forgets(t *testing.T) {
 	shown := func(who ...string) {
 		t.Helper()
 		rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Limit: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var all strings.Builder
 		for _, r := range rows {
 			fmt.Fprintln(&all, string(r.Traits))

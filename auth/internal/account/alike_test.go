@@ -18,6 +18,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // spied counts the statements that go to the server: the Bind messages of a connection.
@@ -68,18 +69,14 @@ func measured(t *testing.T, pause time.Duration) (h *house, work func(f func()) 
 	n := 0
 	url := storetest.URL(t)
 	beside, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { beside.Close(context.Background()) })
 	// written grows with each transaction that left a row behind: without one a commit costs nothing.
 	written := func() (last int64) {
 		err := beside.QueryRow(context.Background(),
 			`select max(x::text::bigint) from (select xmin x from limits union all select xmin from users
 			union all select xmin from one_time_tokens union all select xmin from outbox union all select xmin from audit) rows`).Scan(&last)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return last
 	}
 	db, err := store.Open(t.Context(),
@@ -88,9 +85,7 @@ func measured(t *testing.T, pause time.Duration) (h *house, work func(f func()) 
 				c, err := new(net.Dialer).DialContext(ctx, network, addr)
 				return &spied{Conn: c, mu: &mu, n: &n}, err
 			}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	h = openOn(t, db, func(s *flow.Settings) {
 		s.Email.Interval, s.Email.ConfirmationInterval, s.Phone.Interval, s.HideUnknownOnOTP = pause, pause, pause, true

@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 const noFlow = "flow_state_not_found: invalid flow state, no valid flow state found"
@@ -25,9 +26,7 @@ func replicas(t *testing.T, change ...func(*flow.Settings)) (a, b *house) {
 func pool(t *testing.T, url string) *store.DB {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -36,9 +35,7 @@ func pool(t *testing.T, url string) *store.DB {
 func exec(t *testing.T, url, sql string, args ...any) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(t.Context())
 	if _, err := c.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)

@@ -12,15 +12,14 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/must"
 )
 
 func (h *house) enroll(g flow.Grant, p factor.Enrolment) factor.Enrolled {
 	h.t.Helper()
 	h.pass(time.Second)
 	e, err := h.EnrollFactor(h.t.Context(), browser, h.caller(g), p)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return e
 }
 
@@ -38,9 +37,7 @@ func (h *house) challenge(g flow.Grant, e factor.Enrolled) uuid.UUID {
 	h.t.Helper()
 	h.pass(time.Second)
 	ch, _, err := h.ChallengeFactor(h.t.Context(), browser, h.caller(g), e.Factor.ID, "")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return ch.ID
 }
 
@@ -48,9 +45,7 @@ func (h *house) challenge(g flow.Grant, e factor.Enrolled) uuid.UUID {
 func (h *house) code(e factor.Enrolled) string {
 	h.t.Helper()
 	key, err := base32.StdEncoding.DecodeString(e.Secret)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return totp.Code(key, totp.Step(h.clock()))
 }
 
@@ -72,18 +67,14 @@ func (h *house) verified(g flow.Grant, e factor.Enrolled) flow.Grant {
 		code = h.newest("mfa", e.Factor.Phone).Code
 	}
 	up, err := h.answer(g, e, challenge, code)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return up
 }
 
 func (h *house) signedIn(email string) flow.Grant {
 	h.t.Helper()
 	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: "sesame"})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return g
 }
 

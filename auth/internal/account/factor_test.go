@@ -5,7 +5,6 @@ import (
 	"encoding/base32"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +18,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // Mails report a factor's first proof and the end of a verified one, if they are enabled and the user has an address
@@ -102,9 +103,7 @@ func TestFactors_atRest(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
 	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	h := openOn(t, db)
 	g := h.confirmed("mia@example.org")
@@ -113,19 +112,13 @@ func TestFactors_atRest(t *testing.T) {
 	h.challenge(g, p)
 	code := h.newest("mfa", "4915112345678").Code
 	key, err := base32.StdEncoding.DecodeString(e.Secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(t.Context())
 	var rows, sealed []byte
 	const all = `select convert_to(coalesce(string_agg(f::text, ' '), '') || coalesce((select string_agg(c::text, ' ') from challenges c), ''), 'UTF8') from factors f`
-	if err := c.QueryRow(t.Context(), all).Scan(&rows); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.QueryRow(t.Context(), all).Scan(&rows))
 	for name, text := range map[string]string{"key": e.Secret, "key in hex": fmt.Sprintf("%x", key), "code": code} {
 		if bytes.Contains(rows, []byte(text)) {
 			t.Errorf("the %s lies in the database", name)
@@ -142,10 +135,8 @@ func TestFactors_atRest(t *testing.T) {
 	}
 	// A key is bound to its factor.
 	h.pass(totp.Period)
-	if err := c.QueryRow(
-		t.Context(), "select secret from factors where id = $1", e.Factor.ID).Scan(&sealed); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.QueryRow(
+		t.Context(), "select secret from factors where id = $1", e.Factor.ID).Scan(&sealed))
 	other := h.app(g, "other")
 	if _, err := c.Exec(t.Context(), "update factors set secret = $2 where id = $1", other.Factor.ID,
 		sealed); err != nil {
@@ -270,9 +261,7 @@ func TestFactors_sessionEndedMeanwhile(t *testing.T) {
 	}
 	refused(t, h.UnenrollFactor(t.Context(), browser, caller, e.Factor.ID), noFactor)
 	// The user went.
-	if err := h.AdminDelete(t.Context(), browser, by, g.User.ID, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, false))
 	_, err = h.EnrollFactor(t.Context(), browser, caller, factor.Enrolment{Kind: "totp"})
 	refused(t, err, "user_not_found: User from sub claim in JWT does not exist")
 }
@@ -283,9 +272,7 @@ func TestFactors_recovery(t *testing.T) {
 	h := open(t)
 	g := h.confirmed("mia@example.org")
 	h.verified(g, h.app(g, ""))
-	if err := h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	g = h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash)
 	if got := h.level(g); got != "aal1 otp" || len(g.User.Factors) != 1 {
 		t.Error(got, g.User.Factors)
@@ -299,17 +286,13 @@ func TestEnrollFactor_atOnce(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *flow.Settings) { s.Factors.MaxEnrolled = 3 })
 	caller := h.caller(h.confirmed("mia@example.org"))
-	var wg sync.WaitGroup
-	for i := range 16 {
-		wg.Go(func() {
-			_, err := h.EnrollFactor(t.Context(), browser, caller,
-				factor.Enrolment{Kind: "totp", FriendlyName: fmt.Sprint(i % 8)})
-			if err != nil && kindOf(err) != refusal.KindUnprocessable {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(16, func(i int) {
+		_, err := h.EnrollFactor(t.Context(), browser, caller,
+			factor.Enrolment{Kind: "totp", FriendlyName: fmt.Sprint(i % 8)})
+		if err != nil && kindOf(err) != refusal.KindUnprocessable {
+			t.Error(err)
+		}
+	})
 	names := map[string]bool{}
 	for _, f := range h.user(caller.User.ID).Factors {
 		names[f.FriendlyName] = true

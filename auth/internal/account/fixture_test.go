@@ -28,6 +28,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -57,6 +58,7 @@ type house struct {
 
 	log    bytes.Buffer // read it while no request is under way
 	unsent []string     // channel and reason
+	opened []string     // the methods of the sessions that were opened
 }
 
 var browser = flow.RequestInfo{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home",
@@ -117,19 +119,20 @@ func openOn(t *testing.T, db *store.DB, change ...func(*flow.Settings)) *house {
 		f(&h.s)
 	}
 	shared, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set, err := token.NewSet(token.SetConfig{Secret: shared, AcceptSecret: true, SignWithSecret: true,
 		Issuer: h.s.Issuer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	h.keys.Store(set)
 	h.use(flow.New(flow.Options{
 		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,
 		Passwords: workers(),
 		Now:       h.clock, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
+		SignedIn: func(method string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.opened = append(h.opened, method)
+		},
 		Unsent: func(channel, reason string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -200,16 +203,12 @@ type message struct {
 func (h *house) messages() []message {
 	h.t.Helper()
 	list, err := storetest.Claim(h.t.Context(), h.db, h.clock(), 0, 1000)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	slices.SortStableFunc(list, func(x, y store.Message) int { return x.CreatedAt.Compare(y.CreatedAt) })
 	var out []message
 	for _, m := range list {
 		text, _, err := h.root.Open(secret.Outbox, m.Payload, m.ID[:])
-		if err != nil {
-			h.t.Fatal(err)
-		}
+		must.Succeed(h.t, err)
 		l := message{Kind: m.Kind}
 		if m.Channel == mail.ChannelSMS {
 			var v mail.SMS
@@ -226,9 +225,7 @@ func (h *house) messages() []message {
 
 func (h *house) decode(text []byte, v any) {
 	h.t.Helper()
-	if err := json.Unmarshal(text, v); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, json.Unmarshal(text, v))
 }
 
 // newest is the latest message of that kind.
@@ -248,9 +245,7 @@ func (h *house) newest(kind, to string) message {
 func (h *house) trail() string {
 	h.t.Helper()
 	rows, _, err := h.db.AuditLog(h.t.Context(), store.AuditFilter{Limit: 1000})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	var actions []string
 	for _, r := range rows {
 		actions = append([]string{r.Action.String()}, actions...)
@@ -261,9 +256,7 @@ func (h *house) trail() string {
 func (h *house) user(id uuid.UUID) store.User {
 	h.t.Helper()
 	u, err := h.db.User(h.t.Context(), id)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return u
 }
 
@@ -271,9 +264,7 @@ func (h *house) user(id uuid.UUID) store.User {
 func (h *house) confirmed(email string) flow.Grant {
 	h.t.Helper()
 	_, err := h.SignUp(h.t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return h.redeem("signup", h.newest("confirmation", email).Hash)
 }
 
@@ -295,9 +286,7 @@ func (h *house) signIn(email, pass string) error {
 func (h *house) caller(g flow.Grant) flow.Principal {
 	h.t.Helper()
 	c, err := h.Authenticate(h.t.Context(), g.AccessToken, "", flow.Full)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return c
 }
 
@@ -305,9 +294,7 @@ func (h *house) caller(g flow.Grant) flow.Principal {
 func (h *house) serviceToken(role string) string {
 	h.t.Helper()
 	text, err := h.keys.Load().SignService(nil, role, "", h.clock(), h.clock().Add(time.Hour))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return string(text)
 }
 

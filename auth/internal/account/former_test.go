@@ -21,6 +21,8 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -73,9 +75,7 @@ func claimsOf(t *testing.T, access string) (c struct {
 	if err == nil {
 		err = json.Unmarshal(raw, &c)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return c
 }
 
@@ -160,19 +160,15 @@ func TestFormer_parallel(t *testing.T) {
 		v := s.User(kind).Sessions[0]
 		var mu sync.Mutex
 		children := map[string]bool{}
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				g, err := h.refreshAny(v.Token)
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				children[g.RefreshToken] = true
-			})
-		}
-		wg.Wait()
+		await.Together(20, func(int) {
+			g, err := h.refreshAny(v.Token)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			children[g.RefreshToken] = true
+		})
 		_, c, err := h.db.Caller(t.Context(), s.User(kind).ID, v.ID)
 		if len(children) != 1 || c.Counter != 1 || err != nil {
 			t.Errorf("kind %d: %d children, %d rotations, %v", kind, len(children), c.Counter, err)
@@ -347,9 +343,7 @@ func TestFormer_links(t *testing.T) {
 	}
 	// Our own links keep to their names.
 	h.confirmed("mia@example.org")
-	if err := h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	own := h.newest("recovery", "mia@example.org").Hash
 	for _, typ := range []string{"magiclink", "email", "signup"} {
 		_, err := h.verify(flow.Verify{Type: typ, TokenHash: own})
@@ -414,9 +408,7 @@ func TestFormer_guesses(t *testing.T) {
 		l := store.Limit{Key: h.root.MAC(secret.Limits, "former links")[:16], Size: 600, Refill: time.Hour}
 		b := h.db.Batch()
 		b.Levels(&levels, l)
-		if err := b.Send(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.Send(t.Context()))
 		return l.Left(levels[0], h.now)
 	}
 	for range 3 {
@@ -495,9 +487,7 @@ func TestFormer_accessToken(t *testing.T) {
 			"app_metadata": map[string]any{"provider": "email"}, "user_metadata": map[string]any{}, "amr": v.AMR,
 			"session_id": v.ID, "is_anonymous": false,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		encode := base64.RawURLEncoding.EncodeToString
 		text := encode([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + encode(claims)
 		mac := hmac.New(sha256.New, []byte("a shared secret of at least 32 bytes"))

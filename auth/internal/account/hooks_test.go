@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // code is a hook. Each of its calls needs the only connection of a pool, so that a flow that calls it with a
@@ -58,9 +59,7 @@ func (c *code) since() string {
 func hooked(t *testing.T, change ...func(*flow.Settings)) (*house, *code) {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), Settings: store.Settings{MaxConns: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	h, c := openOn(t, db, change...), new(code)
 	c.h = h
@@ -103,9 +102,7 @@ const saidNo = "hook_refused: members only"
 func (h *house) news() (ids []uuid.UUID) {
 	h.t.Helper()
 	list, err := h.db.Messages(h.t.Context(), store.MessageFilter{Limit: 1000}, time.Now())
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	for _, m := range list {
 		if m.Kind == flow.KindAfterCreate {
 			ids = append(ids, m.User)
@@ -162,9 +159,7 @@ func TestHooks_creation(t *testing.T) {
 				t.Fatalf("the refused left %v %v, %v", list, messages, err)
 			}
 			c.refuse(nil)
-			if err := way.create(h); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, way.create(h))
 			if got := c.since(); got != way.asked {
 				t.Errorf("asked %s, want %s", got, way.asked)
 			}
@@ -216,9 +211,7 @@ func TestHooks_claims(t *testing.T) {
 	h, c := hooked(t)
 	claimed := func(g flow.Grant, err error) flow.Grant {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if !strings.Contains(h.caller(g).Claims.Payload, `"tenant":"blue"`) {
 			t.Errorf("claims %s", h.caller(g).Claims.Payload)
 		}

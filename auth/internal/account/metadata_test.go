@@ -9,13 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/shared/must"
 )
 
 func members(t *testing.T, text json.RawMessage) (m map[string]any) {
 	t.Helper()
-	if err := json.Unmarshal(text, &m); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(text, &m))
 	return m
 }
 
@@ -39,9 +38,7 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 	}
 	for _, data := range []string{forged, removed} {
 		u, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Data: []byte(data)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		want("PUT /user "+data, u.UserMetadata, nicked)
 		if u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID,
 			flow.Attributes{UserMetadata: []byte(data)}); err != nil {
@@ -50,9 +47,7 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 		want("an administrator "+data, u.UserMetadata, nicked)
 	}
 	guest, err := h.SignUpAnonymous(t.Context(), browser, []byte(forged))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want("anonymous", guest.User.UserMetadata, map[string]any{"nick": "mi"})
 	if _, err := h.SignUp(t.Context(), browser,
 		flow.SignUp{Phone: "+4917612345678", Password: "sesame", Data: []byte(forged)}); err != nil {
@@ -60,9 +55,7 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 	}
 	v, err := h.Verify(t.Context(), browser,
 		flow.Verify{Type: "sms", Phone: "+4917612345678", Token: h.newest("signup", "4917612345678").Code})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want("sign-up by phone", v.Grant.User.UserMetadata,
 		map[string]any{"nick": "mi", "sub": v.Grant.User.ID.String(), "phone": "4917612345678",
 			"phone_verified": true, "email_verified": false})

@@ -2,12 +2,12 @@ package account_test
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/shared/await"
 )
 
 // All flows at once on one user: a flow that locked in another order than the rest would run into a deadlock, and be
@@ -60,16 +60,12 @@ func TestMixed_parallel(t *testing.T) {
 			return err
 		},
 	}
-	var wg sync.WaitGroup
-	for i := range 15 * len(do) {
-		wg.Go(func() {
-			h.pass(time.Millisecond)
-			err := do[i%len(do)](i)
-			// A password may have changed between the reading and the writing; nothing else is to wait for.
-			if k := kindOf(err); err != nil && (k == 0 || k == refusal.KindUnavailable && i%len(do) != 3) {
-				t.Errorf("%d: %v", i%len(do), err)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(15*len(do), func(i int) {
+		h.pass(time.Millisecond)
+		err := do[i%len(do)](i)
+		// A password may have changed between the reading and the writing; nothing else is to wait for.
+		if k := kindOf(err); err != nil && (k == 0 || k == refusal.KindUnavailable && i%len(do) != 3) {
+			t.Errorf("%d: %v", i%len(do), err)
+		}
+	})
 }

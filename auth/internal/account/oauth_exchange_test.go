@@ -3,7 +3,6 @@ package account_test
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 )
 
 func linkingByCode(s *flow.Settings) {
@@ -156,19 +156,15 @@ func TestLinkByCode_atOnce(t *testing.T) {
 	h, other := replicas(t, linkingByCode)
 	mia := h.confirmed("mia@example.org")
 	code := h.linkCode(mia, person("github", "17", "*else@example.org"))
-	var wg sync.WaitGroup
 	var linked atomic.Int32
-	for i := range 10 {
-		wg.Go(func() {
-			_, err := []*house{h, other}[i%2].exchange(code, verifier)
-			if err == nil {
-				linked.Add(1)
-			} else {
-				refused(t, err, noFlow)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(10, func(i int) {
+		_, err := []*house{h, other}[i%2].exchange(code, verifier)
+		if err == nil {
+			linked.Add(1)
+		} else {
+			refused(t, err, noFlow)
+		}
+	})
 	if linked.Load() != 1 || len(h.user(mia.User.ID).Identities) != 2 {
 		t.Errorf("linked %d times", linked.Load())
 	}

@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 // arrival is a profile from a provider, and what it is for.
@@ -82,18 +83,14 @@ func providers(u store.User) (list []string) {
 
 func metadata(t *testing.T, text json.RawMessage) (m map[string]any) {
 	t.Helper()
-	if err := json.Unmarshal(text, &m); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(text, &m))
 	return m
 }
 
 func countUsers(h *house) int {
 	h.t.Helper()
 	_, n, err := h.AdminUsers(h.t.Context(), store.UsersFilter{Aud: "authenticated", Limit: 1, Count: true})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return n
 }
 
@@ -107,14 +104,10 @@ func ended(t *testing.T, h *house, g flow.Grant) {
 func dump(t *testing.T, url, table string) string {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(t.Context())
 	var text string
-	if err := c.QueryRow(t.Context(),
-		`select coalesce(string_agg(x::text, ' '), '') from `+table+` x`).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.QueryRow(t.Context(),
+		`select coalesce(string_agg(x::text, ' '), '') from `+table+` x`).Scan(&text))
 	return text
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +14,8 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const confirmationSent = "provider_email_needs_verification: Unverified email with github. A confirmation email has " +
@@ -82,15 +83,11 @@ func TestExternal_allowUnverified(t *testing.T) {
 	if n := len(h.messages()); n != 2 {
 		t.Errorf("%d messages", n)
 	}
-	var wg sync.WaitGroup
 	h.set(func(s *flow.Settings) { s.Email.Configured = true })
-	for range 6 {
-		wg.Go(func() {
-			_, err := h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))
-			accepted(t, err)
-		})
-	}
-	wg.Wait()
+	await.Together(6, func(int) {
+		_, err := h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))
+		accepted(t, err)
+	})
 	if n := len(h.messages()); n != 3 {
 		t.Errorf("%d messages after many at once", n)
 	}
@@ -194,16 +191,12 @@ func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 		case "password":
 			l = h.signUp("victim@example.org", "sesame", `{"nick":"vic"}`)
 		case "magic link":
-			if err := h.SendOTP(
-				t.Context(), browser, flow.OTP{Email: "victim@example.org", CreateUser: true}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, h.SendOTP(
+				t.Context(), browser, flow.OTP{Email: "victim@example.org", CreateUser: true}))
 			l = h.newest("confirmation", "victim@example.org")
 		default:
 			kind = "recovery"
-			if err := h.Recover(t.Context(), browser, flow.Recover{Email: "victim@example.org"}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, h.Recover(t.Context(), browser, flow.Recover{Email: "victim@example.org"}))
 			l = h.newest("recovery", "victim@example.org")
 		}
 		g := h.redeem(kind, l.Hash)
@@ -356,13 +349,9 @@ func TestExternal_preTakeover(t *testing.T) {
 	made, err := h.AdminCreate(t.Context(), browser, by,
 		flow.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm,
 			Password: new("attacker's")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	old, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: phone, Password: "attacker's"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	old = h.verified(old, h.app(old, ""))
 	g = h.enters(person("google", "g2", "*second@example.org"))
 	u = h.user(g.User.ID)

@@ -38,11 +38,8 @@ func (a *Accounts) MagicLink(ctx context.Context, req flow.RequestInfo, p flow.M
 }
 
 func sendLink(ctx context.Context, f *flow.Flow, p flow.MagicLink, create bool) error {
-	if !f.Settings.Email.Enabled {
-		return refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
-	}
-	if !f.Settings.Email.MagicLink {
-		return refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Login with magic link is disabled")
+	if err := f.Settings.Email.CheckMagicLink(); err != nil {
+		return err
 	}
 	if p.Email == "" {
 		return refusal.Unprocessable(refusal.CodeValidationFailed, "Password recovery requires an email")
@@ -141,7 +138,7 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 	if err := checkSignUpAudience(f.Settings, cand.aud); err != nil {
 		return err
 	}
-	return cand.checkCreation(ctx, f, cand.user(f, cand.newID(), op.autoconfirm, cand.data))
+	return cand.CheckCreation(ctx, f, cand.user(f, cand.NewID(), op.autoconfirm, cand.data))
 }
 
 func (op *otpOp) write(ctx context.Context) error {
@@ -157,7 +154,7 @@ func (op *otpOp) write(ctx context.Context) error {
 	case signsUp:
 		id = cand.addPending(f, b, state, known)
 	case created: // the account is confirmed; the link below signs in
-		u := cand.user(f, cand.newID(), true, cand.data)
+		u := cand.user(f, cand.NewID(), true, cand.data)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 		id = u.ID
@@ -209,7 +206,7 @@ func otpMessage(f *flow.Flow, cand *signupCandidate, known store.User, signsUp b
 	}
 	data := known.UserMetadata
 	if known.ID == uuid.Nil { // the account has just been created, and confirmed
-		data = cand.profile(cand.newID(), true, cand.data)
+		data = cand.profile(cand.NewID(), true, cand.data)
 	}
 	return flow.NewMail(f, flow.MailSpec{
 		Kind: store.KindMagicLink, Mail: mail.MagicLink, Link: mail.LinkMagicLink, To: cand.address, Flow: flow.IDOf(pkce),

@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 func TestSendOTP_refusals(t *testing.T) {
@@ -111,9 +112,7 @@ func TestSendOTP(t *testing.T) {
 	b := h.db.Batch()
 	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: mia.ID, Provider: "github", ProviderID: "7",
 		Email: "mia@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
-	if err := b.Send(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Send(t.Context()))
 	n := len(h.messages())
 	send(flow.OTP{Email: "mia@work.example", CreateUser: true})
 	if len(h.messages()) != n {
@@ -283,14 +282,10 @@ func TestSendOTP_capOfPrefix(t *testing.T) {
 		return replicas[i%2].SendOTP(t.Context(), browser, flow.OTP{Phone: number, CreateUser: true})
 	}
 	for i := range 6 {
-		if err := send(i, "4915100009999"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, send(i, "4915100009999"))
 	}
 	for i := range 4 {
-		if err := send(i, fmt.Sprintf("491510000%04d", i)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, send(i, fmt.Sprintf("491510000%04d", i)))
 	}
 	for i := range 2 {
 		refused(t, send(i, fmt.Sprintf("491510000%04d", 10+i)), "over_sms_send_rate_limit: SMS rate limit exceeded")

@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -21,9 +22,7 @@ func TestOutage(t *testing.T) {
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	db, err := store.Open(t.Context(),
 		store.Options{URL: server.PostgresURL("postgres"), Settings: store.Settings{MaxConns: 4}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -81,17 +80,11 @@ func TestOutage(t *testing.T) {
 	}
 	server.Kill()
 	away(5 * time.Second)
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Restart(t.Context()))
 	back()
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Stop())
 	away(200 * time.Millisecond)
-	if err := server.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Cont())
 	back()
 	accepted(t, h.signIn("mia@example.org", "sesame"))
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/shared/await"
 )
 
 const verifier = "a-verifier-of-at-least-forty-three-characters"
@@ -142,15 +142,11 @@ func TestExchangeCode_parallel(t *testing.T) {
 	v, err := h.follow("magiclink", h.newest("magic_link", "mia@example.org"))
 	accepted(t, err)
 	var got atomic.Int64
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			if _, err := h.exchange(v.Code, verifier); err == nil {
-				got.Add(1)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(20, func(int) {
+		if _, err := h.exchange(v.Code, verifier); err == nil {
+			got.Add(1)
+		}
+	})
 	if got.Load() != 1 {
 		t.Errorf("%d sessions", got.Load())
 	}

@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // from is a client whose address is known.
@@ -110,14 +111,10 @@ func TestKnownPlaces_rows(t *testing.T) {
 	places := func(user uuid.UUID) (n int) {
 		t.Helper()
 		c, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer c.Close(t.Context())
-		if err := c.QueryRow(
-			t.Context(), "select count(*) from known_places where user_id = $1", user).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.QueryRow(
+			t.Context(), "select count(*) from known_places where user_id = $1", user).Scan(&n))
 		return n
 	}
 	f := func(user uuid.UUID, want int) {
@@ -159,16 +156,12 @@ func TestKnownPlaces_rows(t *testing.T) {
 		}
 		f(u.ID, want)
 	}
-	if err := h.AdminDelete(t.Context(), browser, service, mia, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.AdminDelete(t.Context(), browser, service, mia, true))
 	f(mia, 0)
 	tom := h.confirmed("tom@example.org").User.ID
 	accepted(t, h.signInFrom("203.0.113.1", "tom@example.org", "sesame"))
 	f(tom, 1)
-	if err := h.AdminDelete(t.Context(), browser, service, tom, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.AdminDelete(t.Context(), browser, service, tom, false))
 	f(tom, 0)
 }
 

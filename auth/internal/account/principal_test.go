@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 // sign makes a token like the caller's with something else in it.
@@ -21,9 +22,7 @@ func (h *house) sign(c flow.Principal, change func(*token.Claims)) string {
 	claims := c.Claims
 	change(&claims)
 	text, err := h.keys.Load().Sign(nil, &claims)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return string(text)
 }
 
@@ -92,14 +91,10 @@ func TestAuthenticate(t *testing.T) {
 	f(g.AccessToken, "", flow.Full, over)
 	h.set(func(s *flow.Settings) { s.Sessions.Timebox = 0 })
 
-	if err := h.AdminDelete(t.Context(), browser, service, g.User.ID, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, true))
 	f(g.AccessToken, "", flow.Full, gone)
 	f(with(func(c *token.Claims) { c.SessionID = "" }), "", flow.Full, stranger)
-	if err := h.AdminDelete(t.Context(), browser, service, g.User.ID, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, false))
 	f(g.AccessToken, "", flow.Full, stranger)
 }
 

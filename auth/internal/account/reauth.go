@@ -32,12 +32,7 @@ func (a *Accounts) Reauthenticate(ctx context.Context, req flow.RequestInfo, pri
 	if err != nil {
 		return err
 	}
-	b := f.Batch()
-	flow.BoundUser(f, q, &principal).Look(b)
-	if err := b.Send(ctx); err != nil {
-		return refusal.Failure("look up", err)
-	}
-	if err := q.Check(f.Now); err != nil {
+	if err := flow.BoundUser(f, q, &principal).LookUp(ctx, f); err != nil {
 		return err
 	}
 	var msg flow.Outgoing
@@ -52,7 +47,7 @@ func (a *Accounts) Reauthenticate(ctx context.Context, req flow.RequestInfo, pri
 	if err != nil {
 		return err
 	}
-	b = f.Batch()
+	b := f.Batch()
 	q.Take(b, f.Now)
 	b.MarkSent(u.ID, store.ReauthenticationSent, f.Now)
 	flow.InsertOutgoing(b, u.ID, nil, msg)

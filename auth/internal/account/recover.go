@@ -15,8 +15,8 @@ import (
 // difference: the pause between two mails to one address applies to unknown addresses too.
 func (a *Accounts) Recover(ctx context.Context, req flow.RequestInfo, p flow.Recover) error {
 	f := a.core.Begin(req)
-	if !f.Settings.Email.Enabled {
-		return refusal.Invalid(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
+	if err := f.Settings.Email.CheckRecovery(); err != nil {
+		return err
 	}
 	if p.Email == "" {
 		return refusal.NotValid("Password recovery requires an email")
@@ -34,14 +34,7 @@ func (a *Accounts) Recover(ctx context.Context, req flow.RequestInfo, p flow.Rec
 	aud := f.Aud()
 	q := flow.BoundClient(f, flow.MailQuota(f, "recovery", f.Settings.Email.Interval, aud, who)).Apart(f, aud, who)
 	var u store.User
-	b := f.Batch()
-	b.UserByEmail(&u, aud, who)
-	q.Look(b)
-	if err := b.Send(ctx); err != nil {
-		return refusal.Failure("look up", err)
-	}
-	f.Tick()
-	if err := q.Check(f.Now); err != nil {
+	if err := q.LookUp(ctx, f, func(b *flow.Batch) { b.UserByEmail(&u, aud, who) }); err != nil {
 		return err
 	}
 	id, found := u.ID, u.ID != uuid.Nil
@@ -57,7 +50,7 @@ func (a *Accounts) Recover(ctx context.Context, req flow.RequestInfo, p flow.Rec
 		return err
 	}
 	q.Mark(&msg.Token)
-	b = f.Batch()
+	b := f.Batch()
 	q.Take(b, f.Now)
 	b.MarkSent(id, store.RecoverySent, f.Now)
 	flow.InsertOutgoing(b, id, pkce, msg)

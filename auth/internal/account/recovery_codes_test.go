@@ -17,6 +17,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const (
@@ -36,9 +38,7 @@ func recoveryCodes(s *flow.Settings) {
 func (h *house) generated(g flow.Grant) factor.RecoveryCodes {
 	h.t.Helper()
 	codes, err := h.GenerateRecoveryCodes(h.t.Context(), browser, h.caller(g), "")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return codes
 }
 
@@ -50,9 +50,7 @@ func (h *house) recover(g flow.Grant, code string) (flow.Grant, error) {
 func (h *house) remaining(g flow.Grant) int {
 	h.t.Helper()
 	left, err := h.RecoveryCodes(h.t.Context(), h.caller(g))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return left.Remaining
 }
 
@@ -165,22 +163,18 @@ func TestRecoveryCodes_atOnce(t *testing.T) {
 	all := func(n int, code string) map[string]int {
 		got := map[string]int{}
 		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for i := range n {
-			wg.Go(func() {
-				_, err := []*house{h, second}[i%2].VerifyRecoveryCode(t.Context(), browser, callers[i%len(callers)], code)
-				result := "raised"
-				if r, ok := errors.AsType[*refusal.Refusal](err); ok {
-					result = r.Code
-				} else if err != nil {
-					result = err.Error()
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				got[result]++
-			})
-		}
-		wg.Wait()
+		await.Together(n, func(i int) {
+			_, err := []*house{h, second}[i%2].VerifyRecoveryCode(t.Context(), browser, callers[i%len(callers)], code)
+			result := "raised"
+			if r, ok := errors.AsType[*refusal.Refusal](err); ok {
+				result = r.Code
+			} else if err != nil {
+				result = err.Error()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got[result]++
+		})
 		return got
 	}
 	if got := all(60, "0000000000000000"); got["mfa_verification_failed"] != 5 || got["mfa_recovery_codes_locked"] != 55 {

@@ -15,6 +15,8 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func (h *house) refresh(text string) (flow.Grant, error) {
@@ -33,9 +35,7 @@ func TestRefresh(t *testing.T) {
 	g := h.confirmed("mia@example.org")
 	h.pass(time.Minute)
 	first, err := h.Refresh(t.Context(), flow.RequestInfo{IP: "198.51.100.1", UserAgent: "other"}, g.RefreshToken)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := h.caller(first)
 	if first.RefreshToken == g.RefreshToken || c.Session.ID != g.Session || c.Session.RefreshedAt != h.now ||
 		c.Session.UserAgent != "other" || c.Session.IP != "198.51.100.1" || len(first.User.Identities) != 1 {
@@ -114,9 +114,7 @@ func TestRefresh_refusals(t *testing.T) {
 	codec := token.NewRefreshCodec(h.root.Keys(secret.Refresh))
 	forged := token.NewRefreshCodec([][]byte{[]byte("another key of thirty-two bytes!")})
 	good, err := codec.Parse(g.RefreshToken)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	write := func(c *token.RefreshCodec, change func(*token.Refresh)) string {
 		r := good
 		change(&r)
@@ -151,9 +149,7 @@ func TestRefresh_refusals(t *testing.T) {
 	f(older.RefreshToken, expired+" (Revoked by Newer Login)")
 	f(newer.RefreshToken, "")
 
-	if err := h.AdminDelete(t.Context(), browser, service, g.User.ID, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, true))
 	f(newer.RefreshToken, notFound)
 }
 
@@ -161,9 +157,7 @@ func TestRefresh_refusals(t *testing.T) {
 func (h *house) again(email string) flow.Grant {
 	h.t.Helper()
 	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: "sesame"})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return g
 }
 
@@ -175,20 +169,16 @@ func TestRefresh_parallel(t *testing.T) {
 	for range 3 {
 		var mu sync.Mutex
 		children := map[string]int{}
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				child, err := h.refresh(g.RefreshToken)
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				children[child.RefreshToken]++
-				g.AccessToken = child.AccessToken
-			})
-		}
-		wg.Wait()
+		await.Together(20, func(int) {
+			child, err := h.refresh(g.RefreshToken)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			children[child.RefreshToken]++
+			g.AccessToken = child.AccessToken
+		})
 		if len(children) != 1 {
 			t.Fatalf("children %v", children)
 		}
@@ -264,9 +254,7 @@ func TestRefresh_Statements(t *testing.T) {
 		t.Errorf("a caller takes %d round trips, want 1", n)
 	}
 	out := func() {
-		if err := h.SignOut(t.Context(), browser, g.AccessToken, "", false); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, h.SignOut(t.Context(), browser, g.AccessToken, "", false))
 	}
 	out()
 	if n := trips.During(out); n != 1 {

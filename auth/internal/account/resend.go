@@ -71,14 +71,9 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 		op.q.Apart(f, aud, op.address)
 	}
 	flow.BoundClient(f, op.q)
-	b := f.Batch()
 	op.pending.Place = flow.PlaceMAC(f)
-	b.Pending(&op.pending, aud, op.address, what.kinds...)
-	op.q.Look(b)
-	if err := b.Send(ctx); err != nil {
-		return uuid.Nil, refusal.Failure("look up", err)
-	}
-	if err := op.q.Check(f.Now); err != nil {
+	pending := func(b *flow.Batch) { b.Pending(&op.pending, aud, op.address, what.kinds...) }
+	if err := op.q.LookUp(ctx, f, pending); err != nil {
 		return uuid.Nil, err
 	}
 	op.found = hasPending(op.p.Type, op.address, &op.pending)

@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/shared/await"
 )
 
 const (
@@ -196,15 +197,11 @@ func TestResend_alone(t *testing.T) {
 			refused(h.t, h.trySignUp(p), confirmationPause)
 		},
 		"clicks at once": func(h *house, p flow.SignUp) {
-			var group sync.WaitGroup
-			for range 4 {
-				group.Go(func() {
-					if err := h.trySignUp(p); kindOf(err) != refusal.KindLimited {
-						h.t.Errorf("got %v, want a pause", err)
-					}
-				})
-			}
-			group.Wait()
+			await.Together(4, func(int) {
+				if err := h.trySignUp(p); kindOf(err) != refusal.KindLimited {
+					h.t.Errorf("got %v, want a pause", err)
+				}
+			})
 		},
 		"an /otp": func(h *house, p flow.SignUp) {
 			refused(h.t, h.SendOTP(h.t.Context(), browser, flow.OTP{Email: p.Email}), "")

@@ -12,6 +12,7 @@ import (
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 func TestSignInPassword(t *testing.T) {
@@ -42,9 +43,7 @@ func TestSignInPassword(t *testing.T) {
 
 	h.pass(time.Minute)
 	g, err := h.SignInPassword(t.Context(), browser, account.Password{Email: "MIA@example.org", Password: "sesame"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if g.User.ID != mia.ID || g.User.LastSignInAt != h.now || len(g.User.Identities) != 1 ||
 		g.ExpiresIn != 3600 || g.ExpiresAt != h.now.Add(time.Hour).Truncate(time.Second) || g.Weak != nil {
 		t.Errorf("%+v", g)
@@ -86,9 +85,7 @@ func cheaperHash(t *testing.T, text string) string {
 	other := password.NewWorkers(password.Options{Workers: 1, Params: params})
 	defer other.Close()
 	hash, err := other.Hash(t.Context(), text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return hash
 }
 
@@ -176,9 +173,7 @@ var service = flow.Actor{Role: "service_role"}
 func (h *house) create(p flow.Attributes) store.User {
 	h.t.Helper()
 	u, err := h.AdminCreate(h.t.Context(), browser, service, p)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return u
 }
 

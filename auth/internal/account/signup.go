@@ -115,7 +115,7 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 			return store.User{}, cand.contest(ctx, f, known, text, err)
 		}
 		// The hook is called whatever the state of the address: a refusal must not reveal that the address is free.
-		if err := cand.checkCreation(ctx, f, cand.user(f, cand.newID(), false, cand.data)); err != nil {
+		if err := cand.CheckCreation(ctx, f, cand.user(f, cand.NewID(), false, cand.data)); err != nil {
 			return store.User{}, err
 		}
 		if cand.hash == "" {
@@ -188,14 +188,9 @@ func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known st
 
 // lookUp reads which account has the address and checks the quota.
 func lookUp(ctx context.Context, f *flow.Flow, cand *signupCandidate, q *flow.Quota) (known store.User, err error) {
-	b := f.Batch()
-	q.Look(b)
-	cand.find(b, &known) // read after the pauses, so that it sees the sign-up that began a pause
-	if err := b.Send(ctx); err != nil {
-		return known, refusal.Failure("look up", err)
-	}
-	f.Tick()
-	return known, q.Check(f.Now)
+	// The account is read after the pauses, so that it is seen with the sign-up that began a pause.
+	err = q.LookUp(ctx, f, func(b *flow.Batch) { cand.find(b, &known) })
+	return known, err
 }
 
 // isOvertaken reports whether the address was taken, or its account deleted, between the look-up and the writes.
@@ -255,17 +250,17 @@ func signUpAtOnce(ctx context.Context, f *flow.Flow, cand *signupCandidate, stat
 	}
 	id := known.ID
 	if state == addressFree {
-		id = cand.newID()
+		id = cand.NewID()
 	}
 	u := cand.user(f, id, true, cand.data)
 	u.PasswordHash, u.LastSignInAt = cand.hash, f.Now
 	if state == addressFree {
-		if err := cand.checkCreation(ctx, f, u); err != nil {
+		if err := cand.CheckCreation(ctx, f, u); err != nil {
 			return flow.Grant{}, err
 		}
 	}
 	draft := flow.NewSession(f, id, flow.MethodPassword)
-	made, err := flow.CustomClaimsOf(ctx, f, u, flow.OpenedSession(f, &draft), "")
+	made, err := draft.CustomClaims(ctx, f, u)
 	if err != nil {
 		return flow.Grant{}, err
 	}
@@ -290,7 +285,7 @@ func signUpAtOnce(ctx context.Context, f *flow.Flow, cand *signupCandidate, stat
 	if err := f.Send(ctx, b); err != nil {
 		return flow.Grant{}, err
 	}
-	return flow.SignGrant(f, u, flow.OpenedSession(f, &draft), &draft.First, made)
+	return draft.Grant(f, u, made)
 }
 
 // confirmPatch returns the patch that turns an unconfirmed account into u.
@@ -344,7 +339,7 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, req flow.RequestInfo, da
 		return flow.Grant{}, err
 	}
 	draft := flow.NewSession(f, u.ID, flow.MethodAnonymous)
-	made, err := flow.CustomClaimsOf(ctx, f, u, flow.OpenedSession(f, &draft), "")
+	made, err := draft.CustomClaims(ctx, f, u)
 	if err != nil {
 		return flow.Grant{}, err
 	}
@@ -356,5 +351,5 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, req flow.RequestInfo, da
 	if err := f.Send(ctx, b); err != nil {
 		return flow.Grant{}, refusal.Failure("sign up anonymously", err)
 	}
-	return flow.SignGrant(f, u, flow.OpenedSession(f, &draft), &draft.First, made)
+	return draft.Grant(f, u, made)
 }

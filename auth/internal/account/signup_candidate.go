@@ -1,7 +1,6 @@
 package account
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 
@@ -14,10 +13,9 @@ import (
 // signupCandidate is a request for an account with an address. Password and metadata are stored with the token that is
 // sent to the address. They become the account's only when the token is redeemed.
 type signupCandidate struct {
-	id                     uuid.UUID // see newID
-	allowed                bool      // the hook before a creation has allowed it
-	aud, provider, address string    // provider: email or phone
-	hash                   string    // "" without a password
+	flow.Creation
+	aud, provider, address string // provider: email or phone
+	hash                   string // "" without a password
 	data                   json.RawMessage
 	challenge              flow.Challenge
 	channel                string
@@ -25,30 +23,12 @@ type signupCandidate struct {
 	contested              bool      // the message proves the address alone, whatever sign-ups are pending
 }
 
-// newID returns the ID of the new account. It is the same in each try, since a hook may have seen it.
-func (cand *signupCandidate) newID() uuid.UUID {
-	if cand.id == uuid.Nil {
-		cand.id = uuid.New()
-	}
-	return cand.id
-}
-
 // accountID returns the ID of the known account, else the ID of the account to be created.
 func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 	if known.ID != uuid.Nil {
 		return known.ID
 	}
-	return cand.newID()
-}
-
-// checkCreation asks the hook whether the account may be created, only once for all tries of the sign-up.
-func (cand *signupCandidate) checkCreation(ctx context.Context, f *flow.Flow, u store.User) error {
-	if cand.allowed {
-		return nil
-	}
-	err := flow.CheckCreation(ctx, f, u)
-	cand.allowed = err == nil
-	return err
+	return cand.NewID()
 }
 
 // addressState is the state of an address for a sign-up.
@@ -149,7 +129,7 @@ func (cand *signupCandidate) shown(user uuid.UUID) json.RawMessage {
 func (cand *signupCandidate) addPending(f *flow.Flow, b *flow.Batch, state addressState, known store.User) uuid.UUID {
 	switch state {
 	case addressFree:
-		u := cand.user(f, cand.newID(), false, nil)
+		u := cand.user(f, cand.NewID(), false, nil)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 		return u.ID

@@ -2,8 +2,8 @@ package account_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +15,8 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func TestSignUp_refusals(t *testing.T) {
@@ -229,19 +231,15 @@ func TestSignUp_parallel(t *testing.T) {
 		t.Helper()
 		h := open(t, change)
 		var ok, told atomic.Int64
-		var wg sync.WaitGroup
-		for range 100 {
-			wg.Go(func() {
-				_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
-				if err == nil {
-					ok.Add(1)
-					return
-				}
-				told.Add(1)
-				refused(t, err, want)
-			})
-		}
-		wg.Wait()
+		await.Together(100, func(int) {
+			_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
+			if err == nil {
+				ok.Add(1)
+				return
+			}
+			told.Add(1)
+			refused(t, err, want)
+		})
 		users, _, err := h.db.Users(t.Context(), store.UsersFilter{Aud: "authenticated", Limit: 10})
 		if len(users) != 1 || err != nil || ok.Load() != 1 {
 			t.Errorf("%d users, %d times ok, %v", len(users), ok.Load(), err)
@@ -277,6 +275,9 @@ func TestSignUp_autoconfirm(t *testing.T) {
 	if want := "user_signedup login login user_repeated_signup"; h.trail() != want {
 		t.Errorf("trail %s, want %s", h.trail(), want)
 	}
+	if want := []string{"password", "password"}; !slices.Equal(h.opened, want) {
+		t.Errorf("sign-ins counted: %v, want %v", h.opened, want)
+	}
 	// An unconfirmed account from before becomes the new user's, unless it has a password.
 	h.set(func(s *flow.Settings) { s.Email.Autoconfirm, s.Email.Configured = false, true })
 	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "first one"})
@@ -303,13 +304,14 @@ func TestSignUpAnonymous(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g, err := h.SignUpAnonymous(t.Context(), browser, []byte(`{"a":1}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := h.caller(g)
 	if !c.User.IsAnonymous || !c.Claims.IsAnonymous || c.Claims.AMR[0].Method != "anonymous" ||
 		len(c.User.Identities) != 0 || string(c.User.UserMetadata) != `{"a": 1}` {
 		t.Errorf("%+v", c)
+	}
+	if !slices.Equal(h.opened, []string{"anonymous"}) {
+		t.Errorf("sign-ins counted: %v", h.opened)
 	}
 	h.set(func(s *flow.Settings) { s.DisableSignup = true })
 	_, err = h.SignUpAnonymous(t.Context(), browser, nil)
@@ -369,9 +371,7 @@ func TestSignUp_templates(t *testing.T) {
 	}
 	out, err := h.SignUp(t.Context(), browser,
 		flow.SignUp{Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	sub := `"sub":"` + out.User.ID.String() + `"`
 	f("confirmation", "mia@example.org", sub, `"email_verified":false`)
 	h.pass(time.Minute)
@@ -381,8 +381,6 @@ func TestSignUp_templates(t *testing.T) {
 	f("confirmation", "mia@example.org", sub)
 	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
 	otp := flow.OTP{Email: "tom@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)}
-	if err := h.SendOTP(t.Context(), browser, otp); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.SendOTP(t.Context(), browser, otp))
 	f("magic_link", "tom@example.org", `"email_verified":true`)
 }

@@ -145,9 +145,7 @@ var errChangedMeanwhile = errors.New("account: the password was changed meanwhil
 // endPauses ends the pauses between mails after a new password. It runs outside of the transaction, where it would come
 // after the lock on the user. A failure is harmless.
 func (op *updateUserOp) endPauses(ctx context.Context, pauses [][]byte) {
-	b := op.f.Batch()
-	b.ForgetLimits(pauses...)
-	if err := b.Send(ctx); err != nil {
+	if err := op.f.Run(ctx, func(b *flow.Batch) { b.ForgetLimits(pauses...) }); err != nil {
 		op.f.Core.Log.Warn("the pauses between mails were not ended", "error", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func (h *house) update(g flow.Grant, p flow.UserUpdate) (store.User, error) {
@@ -28,9 +30,7 @@ func TestUpdateUser_refusals(t *testing.T) {
 	b := h.db.Batch()
 	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: tom.ID, Provider: "github", ProviderID: "7",
 		Email: "tom@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
-	if err := b.Send(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Send(t.Context()))
 	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	accepted(t, err)
 	f := func(g flow.Grant, p flow.UserUpdate, kind refusal.Kind, want string,
@@ -185,9 +185,7 @@ func TestUpdateUser_password(t *testing.T) {
 func (h *house) confirmedAgain(email, pass string) flow.Grant {
 	h.t.Helper()
 	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: pass})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return g
 }
 
@@ -351,9 +349,7 @@ func TestEmailChange(t *testing.T) {
 			}
 			if pkce.Challenge != "" {
 				g, err := h.exchange(v.Code, verifier)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				v.Grant = &g
 			}
 			u := v.Grant.User
@@ -445,24 +441,20 @@ func TestEmailChange_parallel(t *testing.T) {
 	messages := []message{h.newest("email_change", "mia@example.org"), h.newest("email_change", "new@example.org")}
 	var mu sync.Mutex
 	halves, wholes := 0, 0
-	var wg sync.WaitGroup
-	for i := range 40 {
-		wg.Go(func() {
-			v, err := h.verify(flow.Verify{Type: "email_change", TokenHash: messages[i%2].Hash})
-			if err != nil {
-				refused(t, err, linkExpired)
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if v.Half {
-				halves++
-			} else {
-				wholes++
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(40, func(i int) {
+		v, err := h.verify(flow.Verify{Type: "email_change", TokenHash: messages[i%2].Hash})
+		if err != nil {
+			refused(t, err, linkExpired)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if v.Half {
+			halves++
+		} else {
+			wholes++
+		}
+	})
 	if u := h.user(g.User.ID); halves != 1 || wholes != 1 || u.Email != "new@example.org" {
 		t.Errorf("%d halves, %d wholes, %s", halves, wholes, u.Email)
 	}

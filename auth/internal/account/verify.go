@@ -199,8 +199,8 @@ func (op *verifyOp) prepared(ctx context.Context, redeem func() error) error {
 		}
 	}
 	if errors.Is(err, errNewUser) {
-		u := op.owner.user(&op.f, op.owner.newID(), true, nil)
-		if err = op.owner.checkCreation(ctx, &op.f, u); err == nil {
+		u := op.owner.user(&op.f, op.owner.NewID(), true, nil)
+		if err = op.owner.CheckCreation(ctx, &op.f, u); err == nil {
 			err = redeem()
 		}
 	}
@@ -349,7 +349,7 @@ func (w *verifyTx) moveOut() error {
 		op.owner = &signupCandidate{aud: w.u.Aud, provider: provider, address: w.t.Address}
 		return errNewUser
 	}
-	u := op.owner.user(f, op.owner.newID(), true, nil)
+	u := op.owner.user(f, op.owner.NewID(), true, nil)
 	u.EmailUnproven, u.PhoneUnproven = false, false
 	action := flow.RemoveAddress(w.b, w.u, provider, f.Now)
 	w.b.InsertUser(u)
@@ -401,9 +401,7 @@ func (op *verifyOp) testToken(ctx context.Context, tx *flow.Tx, pf proof) (store
 		return store.Token{}, store.ErrNotFound // the pending change of number is kept with its token, for a year
 	}
 	var u store.User
-	b := tx.Batch()
-	b.UserByPhone(&u, op.f.Aud(), pf.address)
-	if err := b.Send(ctx); err != nil {
+	if err := tx.Run(ctx, func(b *flow.Batch) { b.UserByPhone(&u, op.f.Aud(), pf.address) }); err != nil {
 		return store.Token{}, err
 	}
 	if u.ID == uuid.Nil {
@@ -428,9 +426,7 @@ func (op *verifyOp) recordMiss(ctx context.Context, tx *flow.Tx, pf proof) error
 // issueCode sets the code of the PKCE flow. A link whose flow is gone is refused, and stays valid.
 func (w *verifyTx) issueCode(ctx context.Context, tx *flow.Tx) (string, error) {
 	var f store.Flow
-	b := tx.Batch()
-	b.Flow(&f, w.t.Flow)
-	if err := b.Send(ctx); err != nil {
+	if err := tx.Run(ctx, func(b *flow.Batch) { b.Flow(&f, w.t.Flow) }); err != nil {
 		return "", err
 	}
 	if f.ID == uuid.Nil || !w.f.Now.Before(f.ExpiresAt) || !f.IssuedAt.IsZero() {

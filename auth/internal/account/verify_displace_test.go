@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // An account that never proved its address does not block it: when another proves the address, the account loses it,
@@ -89,9 +90,7 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 	_, err := h.update(mia, flow.UserUpdate{Email: "new@example.org"})
 	accepted(t, err)
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(t.Context())
 	run := func(sql string, args ...any) {
 		t.Helper()
@@ -116,9 +115,7 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 		err := c.QueryRow(t.Context(),
 			"select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)").
 			Scan(&waits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	run(`insert into identities (id, user_id, provider, provider_id, identity_data, created_at, updated_at)
 		values (gen_random_uuid(), $1, 'github', '17', '{}', now(), now())`, squatter)

@@ -3,7 +3,6 @@ package account_test
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const (
@@ -28,9 +29,7 @@ func (h *house) signUp(email, pass, data string) message {
 	h.t.Helper()
 	h.pass(time.Second)
 	_, err := h.SignUp(h.t.Context(), browser, flow.SignUp{Email: email, Password: pass, Data: []byte(data)})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return h.newest("confirmation", email)
 }
 
@@ -87,9 +86,7 @@ func TestVerify_auditRate(t *testing.T) {
 	noted := func() []store.AuditRow {
 		t.Helper()
 		rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Action: "verification_failed", Limit: 1000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return rows
 	}
 	guess := func(p flow.Verify, aud string) {
@@ -258,24 +255,20 @@ func TestVerify_parallel(t *testing.T) {
 	h := open(t, func(s *flow.Settings) { s.CodesPerAccount = 1000 })
 	l := h.signUp("mia@example.org", "sesame", `{}`)
 	var got atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 200 {
-		wg.Go(func() {
-			p, want := flow.Verify{Type: "signup", TokenHash: l.Hash}, linkExpired
-			if i%2 == 0 {
-				p, want = flow.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"}, tokenExpired
-			}
-			v, err := h.verify(p)
-			if err != nil {
-				refused(t, err, want)
-				return
-			}
-			if got.Add(1); v.Grant == nil {
-				t.Errorf("%+v", v)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(200, func(i int) {
+		p, want := flow.Verify{Type: "signup", TokenHash: l.Hash}, linkExpired
+		if i%2 == 0 {
+			p, want = flow.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"}, tokenExpired
+		}
+		v, err := h.verify(p)
+		if err != nil {
+			refused(t, err, want)
+			return
+		}
+		if got.Add(1); v.Grant == nil {
+			t.Errorf("%+v", v)
+		}
+	})
 	page, _, err := h.AdminUsers(t.Context(), store.UsersFilter{Email: "mia@example.org", Limit: 2})
 	if err != nil || len(page) != 1 || got.Load() != 1 {
 		t.Fatalf("%d users, redeemed %d times, %v", len(page), got.Load(), err)

@@ -266,9 +266,8 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *flow.Tx) error {
 	if err != nil || !yields(w.f.Settings, locked, provider, address) {
 		return err // proven by now: the unique index refuses the change
 	}
-	b = tx.Batch()
-	b.Identities(&locked.Identities, locked.ID) // the identities that LockUser returns may be older than the lock
-	if err := b.Send(ctx); err != nil {
+	// the identities that LockUser returns may be older than the lock
+	if err := tx.Run(ctx, func(b *flow.Batch) { b.Identities(&locked.Identities, locked.ID) }); err != nil {
 		return err
 	}
 	b = tx.Batch()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/shared/must"
 )
 
 // Whatever was started with a stolen session ends with a change of either address, which ends that session.
@@ -21,9 +22,7 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 		t.Helper()
 		v, err := h.verify(flow.Verify{Type: "phone_change", Phone: number,
 			Token: h.newest("phone_change", number).Code})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		g = *v.Grant
 	}
 	update(flow.UserUpdate{Phone: "4915100000001"})
@@ -104,14 +103,10 @@ func TestExchangeCode_newPassword(t *testing.T) {
 	code := func() string {
 		t.Helper()
 		h.pass(time.Second)
-		if err := h.Recover(t.Context(), browser,
-			flow.Recover{Email: "mia@example.org", Challenge: s256(verifier)}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, h.Recover(t.Context(), browser,
+			flow.Recover{Email: "mia@example.org", Challenge: s256(verifier)}))
 		v, err := h.follow("recovery", h.newest("recovery", "mia@example.org"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return v.Code
 	}
 	first := code()

@@ -36,8 +36,8 @@ func Email(text string) (string, error) {
 	case len(text) > maxEmail:
 		return "", ErrLongEmail
 	}
-	local, domain, ok := strings.Cut(text, "@")
-	if !ok || local == "" || !all(local, isLocal) || !isDomain(domain) {
+	name, domain, ok := strings.Cut(text, "@")
+	if !ok || name == "" || !consistsOf(name, local) || !isDomain(domain) {
 		return "", ErrEmailFormat
 	}
 	return strings.ToLower(text), nil
@@ -49,38 +49,28 @@ func Fold(email string) string { return strings.ToLower(email) }
 
 // isDomain reports whether text consists of labels of letters, digits and inner hyphens. A single label is enough.
 func isDomain(text string) bool {
-	for label := range strings.SplitSeq(text, ".") {
-		if label == "" || len(label) > maxLabel || !all(label, isLabel) || label[0] == '-' ||
-			label[len(label)-1] == '-' {
+	for part := range strings.SplitSeq(text, ".") {
+		if part == "" || len(part) > maxLabel || !consistsOf(part, label) || part != strings.Trim(part, "-") {
 			return false
 		}
 	}
 	return true
 }
 
-func all(text string, ok func(byte) bool) bool {
-	for i := range len(text) {
-		if !ok(text[i]) {
-			return false
-		}
-	}
-	return true
-}
+// The characters of numbers, of labels of domains, and of the local part of addresses.
+const (
+	digits = "0123456789"
+	label  = digits + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-"
+	local  = label + ".!#$%&'*+/=?^_`{|}~"
+)
 
-func isLocal(c byte) bool {
-	return isLabel(c) && c != '-' || strings.IndexByte(".!#$%&'*+/=?^_`{|}~-", c) >= 0
-}
-
-func isLabel(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || isDigit(c) || c == '-'
-}
-
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+// consistsOf reports whether a text has no other characters than these.
+func consistsOf(text, characters string) bool { return strings.Trim(text, characters) == "" }
 
 // Phone returns the stored form of a number: the digits of E.164 without the plus.
 func Phone(text string) (string, error) {
 	number := FoldPhone(text)
-	if len(number) < minPhone || len(number) > maxPhone || number[0] == '0' || !all(number, isDigit) {
+	if len(number) < minPhone || len(number) > maxPhone || number[0] == '0' || !consistsOf(number, digits) {
 		return "", ErrPhoneFormat
 	}
 	return number, nil

@@ -20,30 +20,13 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-const adminUsage = `usage: auth admin create [-confirm] [-admin|-role ROLE] [-aud AUD] EMAIL [PASSWORD|-]
-	- reads the password from standard input; -admin gives the first role of AUTH_JWT_ADMIN_ROLES
-       auth admin list [-filter TEXT] [-n 50] [-cursor ID]   newest first; the next cursor on standard error
-       auth admin get WHO
-       auth admin sessions [-end ID|all] WHO   lists sessions, or ends them
-       auth admin factors [-delete ID|all] WHO   lists second factors, or removes them
-       auth admin password WHO               reads the new one from standard input; ends sessions
-       auth admin role WHO ROLE
-       auth admin ban WHO DURATION           such as 24h
-       auth admin unban WHO
-       auth admin delete [-soft] WHO
-       auth admin claim WHO                  ends sessions, drops password, phone, factors and other identities,
-	mails a recovery link
-WHO is an e-mail address, a phone number with +, or an id; -aud names another audience.
-`
-
 // operator is the actor in the audit log.
 var operator = flow.Actor{Role: "auth admin"}
 
 // admin runs auth admin. createuser and deleteuser are the names of the sub-commands in the replaced service.
 func (p *program) admin(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		fmt.Fprint(p.stderr, adminUsage)
-		return errUsage
+		return p.misusedGroup("admin")
 	}
 	what, args := args[0], args[1:]
 	f := flag.NewFlagSet("admin "+what, flag.ContinueOnError)
@@ -69,8 +52,7 @@ func (p *program) admin(ctx context.Context, args []string) error {
 			what = "soft delete"
 		}
 	default:
-		fmt.Fprint(p.stderr, adminUsage)
-		return errUsage
+		return p.misusedGroup("admin")
 	}
 	if err != nil {
 		return err

@@ -44,6 +44,13 @@ func (r *report) say(what string, err error) bool {
 	return true
 }
 
+// try bounds a test, and prints its result.
+func (r *report) try(ctx context.Context, what string, test func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	r.say(what, test(ctx))
+}
+
 // check runs auth check, which finds everything that a start would report, and more. It changes nothing.
 func (p *program) check(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("check", flag.ContinueOnError)
@@ -71,13 +78,15 @@ func (p *program) check(ctx context.Context, args []string) error {
 		if migrated {
 			r.defaults(ctx, db, &l)
 			r.mirror(ctx, db, &c, &l)
-			r.keys(ctx, db, &c, l)
+			r.try(ctx, "signing keys", keys.New(keys.Options{DB: db, Root: c.Root()}, l.Keys).Check)
 			r.discovery(ctx, &c)
 		} else { // what follows from old names of settings does not need the tables
 			r.tellDefaults(l.FormerDefaults(false, 0))
 		}
 		r.providers(ctx, l)
-		r.smtp(ctx, l)
+		if l.SMTP != nil {
+			r.try(ctx, "SMTP server", l.SMTP.Check)
+		}
 		r.templates(ctx, &c, l)
 		r.outbound(ctx, l)
 		r.hooks(ctx, &c, &l, db, *tryHooks)
@@ -137,12 +146,11 @@ func (r *report) readers(ctx context.Context, db *store.DB) {
 func (r *report) defaults(ctx context.Context, db *store.DB, l *config.Live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
+	var list []config.FormerDefault
 	m, err := db.Takeover(ctx)
-	if err != nil {
-		r.say("takeover", err)
-		return
+	if err == nil {
+		list, err = daemon.FormerDefaults(ctx, db, l, m)
 	}
-	list, err := daemon.FormerDefaults(ctx, db, l, m)
 	if err != nil {
 		r.say("takeover", err)
 		return
@@ -157,13 +165,6 @@ func (r *report) tellDefaults(list []config.FormerDefault) {
 	for _, d := range list {
 		fmt.Fprintln(r.p.stdout, d.Line)
 	}
-}
-
-func (r *report) keys(ctx context.Context, db *store.DB, c *config.Config, l config.Live) {
-	ctx, cancel := context.WithTimeout(ctx, checkPatience)
-	defer cancel()
-	keeper := keys.New(keys.Options{DB: db, Root: c.Root()}, l.Keys)
-	r.say("signing keys", keeper.Check(ctx))
 }
 
 // discovery warns if services that know only the issuer would not find the keys.
@@ -216,23 +217,14 @@ func (r *report) providers(ctx context.Context, l config.Live) {
 		if err != nil {
 			continue // the provider takes only ID tokens
 		}
-		ctx, cancel := context.WithTimeout(ctx, checkPatience)
-		_, err = p.Begin(ctx, provider.Start{State: "check"})
-		cancel()
-		if e, ok := errors.AsType[*provider.Error](err); ok && e.Status < 500 {
-			err = nil // a parameter is missing, which applications give
-		}
-		r.say("provider "+name, err)
+		r.try(ctx, "provider "+name, func(ctx context.Context) error {
+			_, err := p.Begin(ctx, provider.Start{State: "check"})
+			if e, ok := errors.AsType[*provider.Error](err); ok && e.Status < 500 {
+				err = nil // a parameter is missing, which applications give
+			}
+			return err
+		})
 	}
-}
-
-func (r *report) smtp(ctx context.Context, l config.Live) {
-	if l.SMTP == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, checkPatience)
-	defer cancel()
-	r.say("SMTP server", l.SMTP.Check(ctx))
 }
 
 // templates tests the operator's mail templates. A daemon would replace broken templates by the built-in texts.
@@ -267,14 +259,10 @@ func (r *report) outbound(ctx context.Context, l config.Live) {
 		fmt.Fprintln(r.p.stdout, "warn ", doubt)
 	}
 	if g := sms.New(l.SMS); g != nil {
-		ctx, cancel := context.WithTimeout(ctx, checkPatience)
-		defer cancel()
-		r.say("SMS gateway: "+g.String(), g.Check(ctx))
+		r.try(ctx, "SMS gateway: "+g.String(), g.Check)
 		g.Close()
 	}
 	if v := l.API.Captcha; v != nil {
-		ctx, cancel := context.WithTimeout(ctx, checkPatience)
-		defer cancel()
-		r.say("captcha: "+v.String(), v.Check(ctx))
+		r.try(ctx, "captcha: "+v.String(), v.Check)
 	}
 }

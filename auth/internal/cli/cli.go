@@ -4,6 +4,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -57,35 +58,23 @@ type program struct {
 	stdout, stderr io.Writer
 }
 
-const usage = `usage: auth [-config FILE] [COMMAND]
-       auth [serve [-skip-migrations]]     run the daemon
-       auth migrate [-plan]                bring the database up to this version, or print what that takes
-       auth check [-hooks]                 settings, database rights, keys, providers, SMTP; -hooks calls those in PostgreSQL
-       auth keys list|rotate|revoke KID    the signing keys
-       auth keys service [-role ROLE] [-exp 10y]
-       auth admin create|list|get|password|role|ban|unban|delete|claim   users (-h for more)
-       auth admin sessions|factors WHO     what a user has open, and ends it
-       auth mail list|resend ID            the outbox
-       auth mail preview|send-test         what mails look like, and whether they arrive (-h for more)
-       auth takeover [-ahead|-dry-run|-abandon|-suggest]   bring the users of the replaced service along (-h for more)
-       auth mirror install|check|drop|scrub   keep the former tables current for the application's SQL (-h for more)
-       auth redirect test URL...           whether redirect_to may lead there, and why
-       auth health [-timeout 2s] [URL]     ask the daemon on this host whether it is ready
-       auth openapi                        the API as an OpenAPI 3.1 document
-       auth version
-Settings come from the environment and from .env or FILE; the environment wins.
-`
+// usages has the usage text of the program, auth.txt, and of each command whose flags do not say enough.
+//
+//go:embed usage
+var usages embed.FS
 
-// usages are the usage texts of commands with sub-commands.
-var usages = map[string]string{"keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage,
-	"mirror": mirrorUsage}
+// usage returns a usage text; "" if there is none.
+func usage(name string) string {
+	text, _ := usages.ReadFile("usage/" + name + ".txt")
+	return string(text)
+}
 
 // commands are the commands by their names.
 var commands = map[string]func(*program, context.Context, []string) error{
 	"serve": (*program).serve, "migrate": (*program).migrate, "check": (*program).check, "keys": (*program).keys,
 	"admin": (*program).admin, "mail": (*program).mail, "takeover": (*program).takeover, "mirror": (*program).mirror,
 	"redirect": (*program).redirect, "health": (*program).health, "openapi": (*program).openAPI,
-	hashing: (*program).hashing,
+	hashing: (*program).hashing, "version": (*program).version, "help": (*program).help,
 }
 
 // errUsage ends a command with exit status 2, after the usage was written.
@@ -110,7 +99,7 @@ func run(ctx context.Context, p program) int {
 				}
 			}
 			if value == "" {
-				fmt.Fprint(p.stderr, "auth: -config needs a file\n", usage)
+				fmt.Fprint(p.stderr, "auth: -config needs a file\n", usage("auth"))
 				return exitUsage
 			}
 			p.file = value
@@ -126,27 +115,19 @@ func run(ctx context.Context, p program) int {
 	if len(rest) > 0 {
 		command, rest = rest[0], rest[1:]
 	}
-	if text, group := usages[command]; group &&
-		len(rest) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, rest[0]) {
-		fmt.Fprint(p.stdout, text)
-		return exitOK
-	}
 	if do := commands[command]; do != nil {
+		text := usage(command)
+		if text != "" && len(rest) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, rest[0]) {
+			fmt.Fprint(p.stdout, text)
+			return exitOK
+		}
 		return p.status(do(&p, ctx, rest))
-	}
-	switch command {
-	case "version":
-		p.version()
-		return exitOK
-	case "help":
-		fmt.Fprint(p.stdout, usage)
-		return exitOK
 	}
 	kind := "command"
 	if strings.HasPrefix(command, "-") {
 		kind = "flag"
 	}
-	fmt.Fprintf(p.stderr, "auth: there is no %s %q\n%s", kind, command, usage)
+	fmt.Fprintf(p.stderr, "auth: there is no %s %q\n%s", kind, command, usage("auth"))
 	return exitUsage
 }
 
@@ -209,6 +190,18 @@ func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least,
 		return nil, errUsage
 	}
 	return rest, nil
+}
+
+// help runs auth help.
+func (p *program) help(context.Context, []string) error {
+	_, err := fmt.Fprint(p.stdout, usage("auth"))
+	return err
+}
+
+// misusedGroup reports the wrong use of a command with sub-commands.
+func (p *program) misusedGroup(name string) error {
+	fmt.Fprint(p.stderr, usage(name))
+	return errUsage
 }
 
 // misused reports the wrong use of a command.

@@ -14,17 +14,10 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-const keysUsage = `usage: auth keys list
-       auth keys rotate         a new key is published now and signs in 20 minutes
-       auth keys revoke KID     what it signed is refused everywhere within 10 seconds
-       auth keys service [-role service_role|anon] [-exp 10y]   print a service token
-`
-
 // keys runs auth keys.
 func (p *program) keys(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		fmt.Fprint(p.stderr, keysUsage)
-		return errUsage
+		return p.misusedGroup("keys")
 	}
 	what, args := args[0], args[1:]
 	f := flag.NewFlagSet("keys "+what, flag.ContinueOnError)
@@ -45,8 +38,7 @@ func (p *program) keys(ctx context.Context, args []string) error {
 			return err
 		}
 	default:
-		fmt.Fprint(p.stderr, keysUsage)
-		return errUsage
+		return p.misusedGroup("keys")
 	}
 	r, err := p.open(ctx)
 	if err != nil {

@@ -13,17 +13,10 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-const mailUsage = `usage: auth mail list [-state pending|sent|failed|expired] [-n 50]   newest first
-       auth mail resend ID      try a message again now that waits, or that failed and whose link or code is still good
-       auth mail preview [-kind KIND] [-locale LOCALE] -o DIR        write every mail, with sample data
-       auth mail send-test [-kind KIND] [-locale LOCALE] ADDRESS     send one mail through SMTP; its link does nothing
-`
-
 // mail runs auth mail. The contents of messages stay sealed.
 func (p *program) mail(ctx context.Context, args []string) error {
 	if len(args) == 0 || !slices.Contains([]string{"list", "resend", "preview", "send-test"}, args[0]) {
-		fmt.Fprint(p.stderr, mailUsage)
-		return errUsage
+		return p.misusedGroup("mail")
 	}
 	f := flag.NewFlagSet("mail "+args[0], flag.ContinueOnError)
 	switch args[0] {

@@ -16,49 +16,10 @@ import (
 	"gatehouse/shared/logging"
 )
 
-const mirrorUsage = `usage: auth mirror install [-sessions] [-sign-ins all|day] [-sql] [-yes]
-       auth mirror check [-try] [-json]
-       auth mirror drop | scrub [-sql] [-yes]
-
-Keeps the tables of the replaced service current after a takeover, by triggers: keys, policies, triggers, views and
-functions of the application on them go on unchanged, and what the application writes there is carried over or
-refused. No password hash, token or secret is written there. It connects by AUTH_TAKEOVER_SOURCE_URL, by default
-DATABASE_URL, as a superuser, or as a member of this program's role that is a member of the owner of the tables there
-too, or has all rights on them.
-
-  install
-        make the functions and triggers, and put the rows there in order; may be repeated, beside the daemon too, and
-        keeps -sessions and -sign-ins as they were where these are not given
-  check
-        compare functions, triggers and rows; changes nothing
-  drop
-        remove the functions and triggers, and print the way back
-
-  scrub
-        when going back is ruled out: remove hashes, tokens and secrets there, and list the users there who are not here
-
-  -sessions
-        sessions too, without tokens: for policies that look session_id up (-sessions=false: no longer)
-  -sign-ins all|day
-        write last_sign_in_at at each sign-in (default), or once a UTC day
-  -try
-        make users of five kinds and undo it, to see whether the application's triggers take them; what these send to
-        other servers is not undone
-  -sql
-        print the statements and run none
-  -yes
-        without a question, as it is needed without a terminal
-
-Exit status: 0 done; 1 refused, failed, or something differs; 2 bad usage.
-
-Example: auth mirror install -yes && auth mirror check -try
-`
-
 // mirror runs auth mirror.
 func (p *program) mirror(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		fmt.Fprint(p.stderr, mirrorUsage)
-		return errUsage
+		return p.misusedGroup("mirror")
 	}
 	verb, args := args[0], args[1:]
 	f := flag.NewFlagSet("mirror "+verb, flag.ContinueOnError)
@@ -88,8 +49,8 @@ func (p *program) mirror(ctx context.Context, args []string) error {
 		f.BoolVar(&try, "try", false, "make users of five kinds and undo it")
 		f.BoolVar(&asJSON, "json", false, "one JSON object")
 	default:
-		fmt.Fprintf(p.stderr, "auth: mirror: there is no %q\n%s", verb, mirrorUsage)
-		return errUsage
+		fmt.Fprintf(p.stderr, "auth: mirror: there is no %q\n", verb)
+		return p.misusedGroup("mirror")
 	}
 	if question != "" {
 		f.BoolVar(&o.SQL, "sql", false, "print the statements and run none")

@@ -6,13 +6,10 @@ import (
 	"fmt"
 )
 
-const redirectUsage = "usage: auth redirect test URL...   whether redirect_to may lead there, and why\n"
-
 // redirect runs auth redirect.
 func (p *program) redirect(_ context.Context, args []string) error {
 	if len(args) == 0 || args[0] != "test" {
-		fmt.Fprint(p.stderr, redirectUsage)
-		return errUsage
+		return p.misusedGroup("redirect")
 	}
 	urls, err := p.parse(flag.NewFlagSet("redirect test", flag.ContinueOnError), args[1:], "URL...", 1, -1)
 	if err != nil {
@@ -36,7 +33,7 @@ func (p *program) redirect(_ context.Context, args []string) error {
 	}
 	if refused > 0 {
 		return fmt.Errorf("%d of %d are refused; a request with such a redirect_to leads to %s", refused, len(urls),
-			l.API.SiteURL)
+			l.Accounts.SiteURL)
 	}
 	return nil
 }

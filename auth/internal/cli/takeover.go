@@ -19,37 +19,6 @@ import (
 	"gatehouse/auth/internal/takeover"
 )
 
-const takeoverHelp = `usage: auth takeover [-from SCHEMA] [-ahead | -dry-run | -abandon | -suggest] [-leave-out KIND,...] [-json] [-yes]
-
-Brings the users of the replaced service along: users, identities, verified second factors, live sessions, links in
-mails that are still good, and sign-ups that wait. It reads the tables there and never writes to them. Run it with
--ahead while the service there is in use, as often as you like; stop the service; then run it without a flag: that run
-carries what has changed since, compares both sides and closes the takeover. A run that was stopped goes on where it was
-when the same command is given again. Until the takeover is closed, auth serve and auth admin refuse to start.
-
-The tables there are those of AUTH_TAKEOVER_SOURCE_URL, by default of DATABASE_URL.
-AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS opens columns that the service there has encrypted.
-
-  -from SCHEMA
-        schema of the tables there (default: DB_NAMESPACE, else auth)
-  -ahead
-        copy now, close later; may be repeated
-  -dry-run
-        write nothing; the same report, and all refusals at once
-  -abandon
-        empty the tables here and forget the open takeover
-  -suggest
-        print once more what the application needs, after the run that has closed the takeover
-  -leave-out KIND,...
-        accept these losses: instances, duplicates, passwords, saml, web3, webauthn, passkeys, oauth
-  -json
-        the report as one JSON object
-  -yes
-        -abandon without a question, as it is needed without a terminal
-
-Exit status: 0 done; 1 refused, failed, stopped, or a difference was found; 2 bad usage.
-`
-
 // takeoverMemory is the memory limit of the command's garbage collector. Batches hold up to 16 MiB of text.
 const takeoverMemory = 96 << 20
 
@@ -64,10 +33,6 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 	leaveOut := f.String("leave-out", "", "accepted losses: "+strings.Join(takeover.Kinds, ", "))
 	asJSON := f.Bool("json", false, "the report as one JSON object")
 	yes := f.Bool("yes", false, "-abandon without a question")
-	if len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, args[0]) {
-		fmt.Fprint(p.stdout, takeoverHelp)
-		return nil
-	}
 	if _, err := p.parse(f, args, "[-from SCHEMA] [-ahead | -dry-run | -abandon | -suggest] [-leave-out KIND,...] [-json] [-yes]",
 		0, 0); err != nil {
 		return err

@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"gatehouse/shared/buildinfo"
 )
 
 // version runs auth version.
-func (p *program) version() { fmt.Fprintln(p.stdout, buildinfo.Version("auth")) }
+func (p *program) version(context.Context, []string) error {
+	_, err := fmt.Fprintln(p.stdout, buildinfo.Version("auth"))
+	return err
+}

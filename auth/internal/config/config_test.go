@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 	"gatehouse/shared/settings"
 	"gatehouse/shared/settings/settingstest"
 )
@@ -103,13 +104,9 @@ func TestConfig_everyVariable(t *testing.T) {
 		c.Takeover.DecryptionKeys = "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
 	})
 	key, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	jwk, err := key.PrivateJWK()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set := "[" + string(jwk) + "]"
 	f("AUTH_JWT_KEYS", set, func(c *Config) { c.JWT.Keys = set })
 	f("AUTH_JWT_ALGORITHM", "es256", func(c *Config) { c.JWT.Algorithm = "ES256" })
@@ -332,6 +329,10 @@ func TestConfig_warnings(t *testing.T) {
 			"AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")
 	f("AUTH_JWT_EXPP=1", "AUTH_JWT_EXPP is no setting of this program and has no effect; did you mean AUTH_JWT_EXP?")
 	f("AUTH_COMPLETELY_DIFFERENT=1", "AUTH_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
+	const half = "AUTH_SMTP_USER and AUTH_SMTP_PASS are not both set: to sign in, the mail server needs both"
+	f("AUTH_SMTP_USER=u", half)
+	f("AUTH_SMTP_PASS=p", half)
+	f("AUTH_SMTP_USER=u AUTH_SMTP_PASS=p")
 	f("AUTH_SMS_TEST_OTP=4912:123456",
 		"AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set "+
 			"AUTH_SMS_TEST_OTP_VALID_UNTIL")
@@ -437,9 +438,7 @@ func TestConfig_warnings(t *testing.T) {
 // invented.
 func TestDocs_settings(t *testing.T) {
 	page, err := os.ReadFile("../../docs/settings.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	got := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_<>]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(
 		string(page), -1) {
@@ -447,16 +446,12 @@ func TestDocs_settings(t *testing.T) {
 	}
 	want := map[string]string{}
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		want[collapsed(f.Name)] = f.Default
 	}
 	custom, err := settings.Fields(new(customConfig))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range custom {
 		want[strings.Replace(f.Name, "_OIDC_NAME_", "_OIDC_<NAME>_", 1)] = f.Default
 	}
@@ -485,9 +480,7 @@ func collapsed(name string) string {
 // TestIgnored: no setting of ours is said to have no effect.
 func TestIgnored(t *testing.T) {
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		if settings.Matches(f.Name, ignoredNames) {
 			t.Errorf("%s is a setting", f.Name)

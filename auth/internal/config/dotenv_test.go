@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/must"
 )
 
 func TestParseDotenv(t *testing.T) {
@@ -65,25 +67,17 @@ func TestWithFile(t *testing.T) {
 	}
 	f("A=1", "", "A=1")
 	f("A=1", "missing", "settings file: open missing: no such file or directory")
-	if err := os.WriteFile(".env", []byte("A=file\nB=file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(".env", []byte("A=file\nB=file\n"), 0o600))
 	f("A=1", "", "A=1 B=file")
 	f("A= C=3", "", "A= C=3 A=file B=file")
 	other := filepath.Join(t.TempDir(), "other")
-	if err := os.WriteFile(other, []byte("B=other\nwrong secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(other, []byte("B=other\nwrong secret"), 0o600))
 	f("", other, "settings file "+other+": line 2: no = behind wrong")
-	if err := os.Mkdir("dir", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir("dir", 0o700))
 	f("", "dir", "settings file: read dir: is a directory")
 
 	// Libraries get the same values.
-	if err := os.WriteFile(".env", []byte("PGCONNECT_TIMEOUT=3\nOTEL_SERVICE_NAME=file\nHOSTNAME_OF=file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(".env", []byte("PGCONNECT_TIMEOUT=3\nOTEL_SERVICE_NAME=file\nHOSTNAME_OF=file\n"), 0o600))
 	t.Setenv("PGCONNECT_TIMEOUT", "")
 	t.Setenv("OTEL_SERVICE_NAME", "here")
 	if err := ExportStandard(os.Environ(), ""); err != nil || os.Getenv("PGCONNECT_TIMEOUT") != "3" ||

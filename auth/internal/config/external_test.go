@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/auth/internal/provider"
+	"gatehouse/shared/must"
 )
 
 // enabled are the variables of an enabled provider.
@@ -48,11 +49,9 @@ func TestConfig_external(t *testing.T) {
 			t.Errorf("%s: %s", name, d)
 		}
 		set, err := provider.New(l.External)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := set.Names(); len(got) != 1 || got[0] != name || !slices.Equal(l.API.Shown.External, got) {
-			t.Errorf("%s: on are %v, shown %v", name, got, l.API.Shown.External)
+		must.Succeed(t, err)
+		if got := set.Names(); len(got) != 1 || got[0] != name || !slices.Equal(l.API.External, got) {
+			t.Errorf("%s: on are %v, shown %v", name, got, l.API.External)
 		}
 		set.Close()
 	}
@@ -183,9 +182,7 @@ func TestConfig_customHidesSecrets(t *testing.T) {
 
 func TestConfig_custom(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("from the file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(secret, []byte("from the file\n"), 0o600))
 	_, l, warnings, mistakes := loadSettings(t,
 		strings.Fields(least+`AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID=a,b
 		AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE=`+
@@ -202,7 +199,7 @@ func TestConfig_custom(t *testing.T) {
 			DistrustEmail: true},
 		"two_words": {Issuer: "https://two.test", Scopes: []string{"openid", "email", "profile"}},
 	}
-	if d := cmp.Diff(want, l.External.OIDC); d != "" || !slices.Equal(l.API.Shown.External, []string{"acme"}) {
-		t.Errorf("%s %v", d, l.API.Shown.External)
+	if d := cmp.Diff(want, l.External.OIDC); d != "" || !slices.Equal(l.API.External, []string{"acme"}) {
+		t.Errorf("%s %v", d, l.API.External)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 // With old variables, or after a takeover, each different default is reported until it is set.
@@ -12,9 +14,7 @@ func TestFormerDefaults(t *testing.T) {
 	f := func(environ string, closed bool, want int) (lines, texts []string) {
 		t.Helper()
 		_, l, _, _, err := Load(strings.Fields(least+environ), os.DevNull, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, d := range l.FormerDefaults(closed, 7) {
 			lines, texts = append(lines, d.Line), append(texts, d.Text)
 		}
@@ -41,9 +41,7 @@ func TestLoad_oldNames(t *testing.T) {
 	environ := strings.Fields(strings.ReplaceAll(least, "AUTH_", "GOTRUE_") +
 		"GOTRUE_DB_NAMESPACE=auth DB_NAMESPACE=auth")
 	_, _, _, r, err := Load(environ, os.DevNull, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	got := strings.Join(r.Brief(), "\n")
 	for _, want := range []string{
 		"9 settings have names of the replaced service (GOTRUE_API_EXTERNAL_URL, GOTRUE_DB_DRIVER, " +

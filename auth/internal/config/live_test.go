@@ -19,6 +19,7 @@ import (
 	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 	"gatehouse/shared/settings"
 )
 
@@ -118,9 +119,7 @@ func TestConfig_liveIsComplete(t *testing.T) {
 		enabled("github"))
 	environ = append(environ, "AUTH_MAILER_TEMPLATE_DIR="+t.TempDir())
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		if f.Default == "false" && f.Name != "AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" &&
 			!strings.HasPrefix(collapsed(f.Name), "AUTH_EXTERNAL_<P>_") && !strings.HasPrefix(f.Name, "AUTH_HOOK_") {
@@ -164,9 +163,7 @@ func TestConfig_liveIsComplete(t *testing.T) {
 // No secret is in any text, whatever is wrong with it.
 func TestConfig_hidesSecrets(t *testing.T) {
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		if !f.Secret {
 			continue
@@ -186,9 +183,7 @@ func TestConfig_file(t *testing.T) {
 	file := filepath.Join(dir, "settings")
 	write := func(path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write(secret, "from the file\n")
 	write(file,

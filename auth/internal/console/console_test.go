@@ -15,15 +15,14 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/secret"
+	"gatehouse/shared/must"
 )
 
 // routesOf are the routes of the public port.
 func routesOf(t *testing.T) (list [][]string) {
 	t.Helper()
 	text, err := os.ReadFile("../httpapi/routes.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, m := range regexp.MustCompile(`"([A-Z]+) (/[^"]*)"`).FindAllStringSubmatch(string(text), -1) {
 		list = append(list, m[1:])
 	}
@@ -67,9 +66,7 @@ func TestForwarded(t *testing.T) {
 func consoleAt(t *testing.T, external, root string) *Console {
 	t.Helper()
 	u, err := url.Parse(external)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return &Console{Options: Options{URL: u, Root: secret.NewRoot(root), Now: time.Now}}
 }
 

@@ -21,6 +21,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -55,13 +56,9 @@ func serve(t *testing.T) *served {
 	clock := func() time.Time { return s.now }
 	root, live := secret.NewRoot("root"), new(token.Live)
 	key, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: key, State: token.Current}}, Issuer: site})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	live.Store(set)
 	codec := token.NewRefreshCodec(root.Keys(secret.Refresh))
 	core := flow.New(flow.Options{DB: s.db, Keys: live, Refresh: codec, Root: root, Passwords: workers(), Now: clock},
@@ -69,22 +66,16 @@ func serve(t *testing.T) *served {
 			AccessLife: time.Hour, AdminRoles: []string{"service_role"}, Email: flow.EmailSettings{Enabled: true},
 			Passwords: flow.PasswordSettings{TriesPerAccount: 20}})
 	redirects, err := redirect.New(site, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	api, err := httpapi.New(httpapi.Options{Core: core, Now: clock},
-		httpapi.Settings{SiteURL: site, ExternalURL: site, Redirects: redirects, Audience: "authenticated"})
-	if err != nil {
-		t.Fatal(err)
-	}
+		httpapi.Settings{Redirects: redirects})
+	must.Succeed(t, err)
 	s.Console = New(Options{Core: core, API: api, Root: root, URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8085"},
 		Loopback: true, Now: clock})
 	yes, pass, email, role := true, "sesame", "boss@example.org", "service_role"
 	s.boss, err = admin.New(core).AdminCreate(t.Context(), flow.RequestInfo{}, flow.Actor{Role: "test"},
 		flow.Attributes{Email: &email, EmailConfirm: &yes, Password: &pass, Role: &role})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 

@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/config"
+	"gatehouse/shared/must"
 )
 
 // A port that is taken is an error, also for a daemon that is being stopped: there is no server to stop then.
 func TestOpenAPI_portTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer taken.Close()
 	stopping, stop := context.WithCancel(t.Context())
 	stop()
@@ -37,9 +36,7 @@ func TestOpenAPI_portTaken(t *testing.T) {
 func TestAlive_hangs(t *testing.T) {
 	t.Parallel()
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer hung.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

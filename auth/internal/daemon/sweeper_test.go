@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // settingsOf are the settings that an environment makes, with what a start requires.
@@ -22,9 +23,7 @@ func settingsOf(t *testing.T, environ string) config.Config {
 	t.Helper()
 	c, _, _, _, err := config.Load(strings.Fields(`AUTH_SITE_URL=https://app.test AUTH_API_EXTERNAL_URL=https://auth.test AUTH_DB_DRIVER=postgres DATABASE_URL=postgres://h/d
 		AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef AUTH_MAILER_AUTOCONFIRM=true `+environ), os.DevNull, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return c
 }
 
@@ -67,9 +66,7 @@ func TestSweepOnce_carriedAnonymous(t *testing.T) {
 		u := store.User{ID: uuid.New(), IsAnonymous: true, CreatedAt: at, UpdatedAt: at}
 		b := d.db.Batch()
 		b.InsertUser(u)
-		if err := b.Send(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.Send(t.Context()))
 		return u.ID
 	}
 	carried, later, fresh := made(now.Add(-40*day)), made(now.Add(-32*day)), made(now.Add(-day))
@@ -110,9 +107,7 @@ func TestSweepOnce(t *testing.T) {
 	for range 2*sweepBatch + 1 {
 		b.Audit(store.Audit{At: old, Action: store.ActionLogin, Actor: uuid.New()})
 	}
-	if err := b.Send(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Send(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	d.sweepOnce(ctx, &c)
@@ -148,9 +143,7 @@ func TestSweepOnce_refused(t *testing.T) {
 				at := old.Add(time.Duration(i/2) * time.Second) // two of each time
 				b.InsertUser(store.User{ID: uuid.New(), IsAnonymous: true, CreatedAt: at, UpdatedAt: at})
 			}
-			if err := b.Send(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, b.Send(t.Context()))
 			storetest.Exec(t, d.db, `insert into storage.objects select id from users order by created_at, id limit $1`,
 				held)
 			for _, removed := range []string{`"rows":511`, ""} {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -72,29 +73,29 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 		if !c.Scraped() {
 			o.Protocol = c.Transport()
 		}
-		d.observed.metrics, err = metrics.Start(ctx, o)
-		if err == nil {
-			d.observed.calls, err = d.observed.metrics.Meter(scopeName).Float64Histogram("auth.outward.call.duration",
-				metric.WithUnit("s"),
-				metric.WithDescription("Time of a call that leaves the daemon, by whom it was meant for."),
-				metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10))
-		}
-		if err == nil {
-			d.observed.signIns, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.sign_ins",
-				metric.WithUnit("{session}"), metric.WithDescription("Sessions opened, by the way in."))
-		}
-		if err == nil {
-			d.observed.unsent, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.messages.unsent",
-				metric.WithUnit("{message}"),
-				metric.WithDescription(
-					"Messages that were asked for and that nothing can send, by channel and reason."))
-		}
-		if err != nil {
-			d.observed.unsent = nil
-			d.observed.metrics, d.observed.signIns, d.observed.calls = nil, nil, nil
+		if err := d.startMetrics(ctx, o); err != nil {
+			d.observed = observation{tracing: d.observed.tracing}
 			d.log.Error("metrics stay off", "error", err)
 		}
 	}
+}
+
+// startMetrics makes the metrics that are counted where they arise; measure makes the others.
+func (d *daemon) startMetrics(ctx context.Context, options metrics.Options) (err error) {
+	o := &d.observed
+	if o.metrics, err = metrics.Start(ctx, options); err != nil {
+		return err
+	}
+	var errs [3]error
+	meter := o.metrics.Meter(scopeName)
+	o.calls, errs[0] = meter.Float64Histogram("auth.outward.call.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time of a call that leaves the daemon, by whom it was meant for."),
+		metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10))
+	o.signIns, errs[1] = meter.Int64Counter("auth.sign_ins", metric.WithUnit("{session}"),
+		metric.WithDescription("Sessions opened, by the way in."))
+	o.unsent, errs[2] = meter.Int64Counter("auth.messages.unsent", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages that were asked for and that nothing can send, by channel and reason."))
+	return errors.Join(errs[:]...)
 }
 
 // observer returns the observer of requests; nil if traces and metrics are off.
@@ -164,11 +165,8 @@ func (d *daemon) measure() error {
 	key := f.Age("auth.signing_key.age", "How long the key that signs has been signing.")
 	clockOff := f.Age("auth.clock.offset", "By how much the machine's clock is ahead of the database's, which counts.")
 	mirror := f.Level("auth.mirror.current", "1", "Whether the mirror of the former tables has all its triggers.")
-	if f.Err != nil {
-		return f.Err
-	}
 	used, idle := of("state", "used"), of("state", "idle")
-	_, err := f.Meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+	return f.Observe(func(ctx context.Context, o metric.Observer) error {
 		p := d.passwords.Stats()
 		o.ObserveInt64(running, int64(p.Running))
 		o.ObserveInt64(waiting, int64(p.Waiting))
@@ -202,9 +200,7 @@ func (d *daemon) measure() error {
 			o.ObserveFloat64(oldest, waiting.OldestDue.Seconds(), of("channel", name))
 		}
 		return nil
-	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key, mirror,
-		clockOff)
-	return err
+	})
 }
 
 func of(name, value string) metric.MeasurementOption {

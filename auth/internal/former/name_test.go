@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/former"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -23,14 +24,10 @@ func TestName(t *testing.T) {
 		}
 	}
 	conn, err := pgx.Connect(t.Context(), testdb.Postgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(t.Context())
 	rows, err := conn.Query(t.Context(), "select word, quote_ident(word) from pg_get_keywords()")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var word, quoted string
 	n := 0
 	if _, err := pgx.ForEachRow(rows, []any{&word, &quoted}, func() error {

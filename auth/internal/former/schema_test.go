@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -18,16 +19,12 @@ func TestSchema(t *testing.T) {
 	formertest.CreateSchema(t, url, "auth", formertest.Newest)
 	formertest.CreateSchema(t, url, "older", formertest.Oldest)
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(context.Background())
 	read := func(name string) *former.Schema {
 		t.Helper()
 		s, err := former.ReadSchema(t.Context(), c, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return s
 	}
 	f := func(s *former.Schema, holds bool, version int64) {

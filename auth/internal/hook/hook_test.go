@@ -14,14 +14,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 // The example of the Standard Webhooks specification and its reference libraries.
 func TestSignVector(t *testing.T) {
 	key, err := base64.StdEncoding.DecodeString("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	got := sign([][]byte{key}, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -145,9 +145,7 @@ func setOf(t *testing.T, p Point, uri string, o Options) *Set {
 	if err == nil {
 		target, err = target.WithSecrets(secret1 + "|" + secret2)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Date(2031, 3, 4, 0, 0, 0, 0, time.UTC) }
 	}
@@ -271,9 +269,7 @@ func TestRetryAfter(t *testing.T) {
 // An unreachable receiver is tried three times; a slow one ends the budget.
 func TestUnreachable(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	tries := make(chan struct{}, 10)
 	go func() {
 		for {

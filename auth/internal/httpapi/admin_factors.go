@@ -16,19 +16,7 @@ func (s *Server) getAdminFactors(c *call, _ flow.Actor, user uuid.UUID) error {
 	return c.json(200, appendList(make([]byte, 0, 16+len(list)*320), list, appendFactor))
 }
 
-// pathFactor returns the ids of a path that names a user and one of the user's factors.
-func (c *call) pathFactor() (user, id uuid.UUID, err error) {
-	if user, err = c.pathID("user_id"); err == nil {
-		id, err = c.pathID("factor_id")
-	}
-	return user, id, err
-}
-
-func (s *Server) deleteAdminFactor(c *call, by flow.Actor) error {
-	user, id, err := c.pathFactor()
-	if err != nil {
-		return err
-	}
+func (s *Server) deleteAdminFactor(c *call, by flow.Actor, user, id uuid.UUID) error {
 	f, err := s.factors.AdminDeleteFactor(c.ctx(), c.requestInfo(), by, user, id)
 	if err != nil {
 		return err
@@ -37,11 +25,7 @@ func (s *Server) deleteAdminFactor(c *call, by flow.Actor) error {
 }
 
 // putAdminFactor gives a factor another name or number.
-func (s *Server) putAdminFactor(c *call, by flow.Actor) error {
-	user, id, err := c.pathFactor()
-	if err != nil {
-		return err
-	}
+func (s *Server) putAdminFactor(c *call, by flow.Actor, user, id uuid.UUID) error {
 	in := factor.FactorUpdate{Factor: id}
 	if err := c.decode(&in); err != nil {
 		return err

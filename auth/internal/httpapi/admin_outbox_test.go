@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 type outboxJSON struct {
@@ -37,13 +38,9 @@ func TestAdmin_outbox(t *testing.T) {
 		b := a.db.Batch()
 		b.InsertMessage(store.NewMessage{ID: id, User: uuid.MustParse(user), Channel: "email", Kind: kind,
 			Payload: []byte("sealed"), At: a.clock(), ExpiresAt: a.clock().Add(time.Hour)})
-		if err := b.Send(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.Send(t.Context()))
 		if fail {
-			if err := a.db.FailMessage(t.Context(), id, a.clock(), "no such mailbox"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, a.db.FailMessage(t.Context(), id, a.clock(), "no such mailbox"))
 		}
 		return id
 	}

@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // applicationRefuses is an application whose triggers on our users violate a constraint with the name of one of ours.
@@ -36,9 +37,7 @@ func TestApplication_refuses(t *testing.T) {
 			var err error
 			a.server.observer, err = NewObserver(nil, nil,
 				sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			admin := a.service()
 			var ann userJSON
 			a.do("POST /admin/users", map[string]any{"email": "ann@example.org", "password": sesame,
@@ -85,9 +84,7 @@ func TestApplication_refuses(t *testing.T) {
 func refusedBy(t *testing.T, reader *sdkmetric.ManualReader) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, reader.Collect(t.Context(), &all))
 	counts := map[string]int64{}
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {

@@ -13,15 +13,14 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // occupied are hash workers that always have a long job at work and a full queue.
 func occupied(t *testing.T) *password.Workers {
 	t.Helper()
 	params, err := password.ParseParams("bcrypt:4")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	w := password.NewWorkers(password.Options{Workers: 1, Queue: 1, Params: params})
 	ctx, cancel := context.WithCancel(t.Context())
 	var jobs sync.WaitGroup
@@ -31,9 +30,7 @@ func occupied(t *testing.T) *password.Workers {
 		w.Close()
 	})
 	short, err := w.Hash(ctx, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	long := strings.Replace(short, "$04$", "$12$", 1)
 	for range 4 { // the queue is full again as soon as a job is done
 		jobs.Go(func() {
@@ -57,9 +54,7 @@ func TestOverCapacity(t *testing.T) {
 	core := flow.New(flow.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: occupied(t),
 		Now: a.clock}, a.account)
 	server, err := New(Options{Core: core, Now: a.clock}, a.set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	a.http.Close()
 	a.http = httptest.NewServer(server)
 	defer a.http.Close()

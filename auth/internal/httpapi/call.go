@@ -40,6 +40,7 @@ type call struct {
 	// actor is the administrator signed in at the console, who needs no token; nil at the public port.
 	actor   *flow.Actor
 	routed  bool // a handler of ours has the request
+	retries bool // at the deadline the client should see a 503, and repeat the request, instead of a 504
 	status  int
 	refused int    // the status of ServeMux's own answer
 	back    string // the target of the link on an error page, if the body names a target
@@ -116,7 +117,7 @@ func (s *Server) finish(c *call, began time.Time) {
 		c.writeError(&problem{status: 500, code: refusal.CodeUnexpectedFailure, msg: "Internal Server Error",
 			err: c.err})
 	}
-	if notLogged[c.r.Pattern] && c.status < 400 {
+	if c.is(polled) && c.status < 400 {
 		return
 	}
 	now, gone := time.Now(), int64(0)
@@ -161,9 +162,6 @@ func (s *Server) finish(c *call, began time.Time) {
 	record.AddAttrs(attrs...)
 	s.log.Handler().Handle(ctx, record) // LogAttrs also ignores the error
 }
-
-// notLogged are routes that are polled by machines; only failures of these routes are logged.
-var notLogged = map[string]bool{"GET /health": true, "GET /livez": true, "GET /readyz": true}
 
 // route returns a pattern without its method. Unlike the path of a request, it holds nothing that a client chose.
 func route(pattern string) string {
@@ -225,7 +223,7 @@ func (c *call) routeError() {
 	delete(h, "Location")
 	p := c.notFound()
 	switch {
-	case c.srv.hidesPasskeys(c.r.URL.Path):
+	case c.hidesPasskeys():
 		delete(h, "Allow")
 		p = noPasskeys
 	case c.refused == http.StatusMethodNotAllowed:

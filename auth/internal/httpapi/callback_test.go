@@ -11,7 +11,9 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 // A state is good for one callback, whatever becomes of it.
@@ -47,9 +49,7 @@ func TestCallback_stateOnce(t *testing.T) {
 		lost := openOn(t, storetest.Open(t))
 		lost.db.Close()
 		u, err := url.Parse(b.back.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		l := landed(lost.do("GET /callback?"+u.RawQuery, nil))
 		if l.StatusCode != 303 || l.query.Get("error") != "temporarily_unavailable" ||
 			l.query.Get("error_code") != "unexpected_failure" {
@@ -59,19 +59,15 @@ func TestCallback_stateOnce(t *testing.T) {
 
 	// Many at once: one gets in.
 	b = a.authorize("provider=github")
-	var wg sync.WaitGroup
 	var mu sync.Mutex
 	in := 0
-	for range 8 {
-		wg.Go(func() {
-			if l := a.callback(b.back, b.cookies...); l.fragment.Get("access_token") != "" {
-				mu.Lock()
-				in++
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(8, func(int) {
+		if l := a.callback(b.back, b.cookies...); l.fragment.Get("access_token") != "" {
+			mu.Lock()
+			in++
+			mu.Unlock()
+		}
+	})
 	if in != 1 {
 		t.Errorf("%d got in", in)
 	}
@@ -128,7 +124,7 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 		t.Errorf("%+v", k)
 	}
 	// By http, which is for development, the name can't promise that.
-	a.apply(func(_ *flow.Settings, s *Settings) { s.ExternalURL = "http://localhost:9999" })
+	a.apply(func(f *flow.Settings, _ *Settings) { f.BaseURL = "http://localhost:9999" })
 	k = a.do("GET /authorize?provider=github", nil).Cookies()[0]
 	if !strings.HasPrefix(k.Name, "gatehouse-state-") || k.Secure {
 		t.Errorf("%+v", k)
@@ -140,7 +136,7 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 	if k.SameSite != 0 || k.Secure {
 		t.Errorf("%+v", k)
 	}
-	a.apply(func(_ *flow.Settings, s *Settings) { s.ExternalURL = externalURL })
+	a.apply(func(f *flow.Settings, _ *Settings) { f.BaseURL = externalURL })
 	// For clients without cookies.
 	b = a.authorize("provider=github")
 	a.settings(func(s *flow.Settings) { s.External.StateCookie = false })
@@ -184,9 +180,7 @@ func TestAuthorize(t *testing.T) {
 	// Only what is the provider's goes there, and a target that is not allowed is the site.
 	u, err := url.Parse(
 		a.do("GET /authorize?provider=gitlab&prompt=consent&redirect_to=https://evil.example/&scope=all&state=mine&client_id=x&scopes=a,b&nul=%00", nil).Header.Get("Location"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	q := u.Query()
 	if q.Get("prompt") != "consent" || q.Has("redirect_to") || q.Get("scope") != "read_user a b" ||
 		q.Get("client_id") != fakeidp.ClientID || len(q.Get("state")) != 36 {

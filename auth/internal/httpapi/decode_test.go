@@ -10,6 +10,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/provider"
+	"gatehouse/shared/must"
 )
 
 func TestDecode(t *testing.T) {
@@ -87,9 +88,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		out, err := json.Marshal(map[string]any{"email": in.Email, "data": json.RawMessage(objectOrNull(in.Data))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if err := decodeJSON(out, &again); err != nil && len(out) < 4*len(text) {
 			t.Errorf("%q was accepted, %q is not: %v", text, out, err)
 		}
@@ -122,9 +121,7 @@ func TestBody_limits(t *testing.T) {
 func TestBody_slow(t *testing.T) {
 	a := open(t, func(_ *flow.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
 	conn, err := net.Dial("tcp", a.http.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	conn.Write([]byte("POST /recover HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"))
 	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -138,7 +135,7 @@ func TestBody_slow(t *testing.T) {
 // The bound on reading a body must not be taken for a client that hung up while its request is worked on.
 func TestBody_boundEndsWithTheBody(t *testing.T) {
 	a := open(t, func(_ *flow.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
-	a.server.mux.Handle("POST /late", a.server.open(func(c *call) error {
+	a.server.mux.Handle("POST /late", handler(func(c *call) error {
 		if _, err := c.body(); err != nil {
 			return err
 		}

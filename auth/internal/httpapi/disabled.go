@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"net/http"
-
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
 )
@@ -21,9 +19,9 @@ var (
 func (s *Server) postSSO(*call) error { return noSAML }
 
 // disabled answers every request with p, without reading the request.
-func disabled(p *problem) http.Handler { return handler(func(*call) error { return p }) }
+func disabled(p *problem) handler { return func(*call) error { return p } }
 
 // disabledForAdmins is disabled for administrators; other callers are refused as by admin.
-func (s *Server) disabledForAdmins(p *problem) http.Handler {
+func (s *Server) disabledForAdmins(p *problem) handler {
 	return s.admin(func(*call, flow.Actor) error { return p })
 }

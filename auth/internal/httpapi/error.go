@@ -71,8 +71,7 @@ func (c *call) problemOf(err error) *problem {
 		}
 		// At the deadline, 504, with two exceptions that keep the refusal's 503: a refresh, which a 503 asks to repeat
 		// whatever is slow, and a request that waited for a hashing worker.
-		if r.Kind == refusal.KindUnavailable && c.timedOut() && !r.Busy() &&
-			(c.r.Pattern != "POST /token" || c.param("grant_type") != "refresh_token") {
+		if r.Kind == refusal.KindUnavailable && c.timedOut() && !r.Busy() && !c.retries {
 			p.status, p.code, p.msg = problemTimeout.status, problemTimeout.code, problemTimeout.msg
 		}
 		return p
@@ -105,7 +104,11 @@ func (c *call) writeError(err error) {
 	if p.retryAfter > 0 {
 		h["Retry-After"] = []string{strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds())))}
 	}
-	if pageRoutes[c.r.Pattern] && prefersHTML(c.r.Header["Accept"]) {
+	dated := newForm(c.r)
+	if dated {
+		h["X-Supabase-Api-Version"] = []string{apiVersion}
+	}
+	if c.is(browsed) && prefersHTML(c.r.Header["Accept"]) {
 		c.errorPage(p)
 		return
 	}
@@ -116,8 +119,7 @@ func (c *call) writeError(err error) {
 		status = http.StatusBadRequest
 		b = append(jsontext.AppendString(append(b, `{"error":`...), p.code), `,"error_description":`...)
 		b = append(jsontext.AppendString(b, p.msg), '}')
-	case newForm(c.r):
-		h["X-Supabase-Api-Version"] = []string{apiVersion}
+	case dated:
 		b = append(jsontext.AppendString(append(b, `{"code":`...), p.code), `,"message":`...)
 		b = appendReasons(jsontext.AppendString(b, p.msg), p.weak)
 		b = append(b, '}')

@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 const pkceVerifier = "a-verifier-of-at-least-forty-three-characters"
@@ -29,9 +30,7 @@ func githubAlone(t testing.TB) *provider.Set {
 	set, err := provider.New(provider.Settings{Clients: map[string]provider.Client{
 		"github": {Enabled: true, ClientIDs: []string{"client"}, Secret: "secret",
 			RedirectURI: externalURL + "/callback"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(set.Close)
 	return set
 }
@@ -46,9 +45,7 @@ type abroad struct {
 func openAbroad(t *testing.T, changes ...change) *abroad {
 	t.Helper()
 	idp, err := fakeidp.Start(fakeidp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(idp.Close)
 	a := &abroad{idp: idp, providers: provider.Settings{Clients: map[string]provider.Client{},
 		OIDC: map[string]provider.Client{}}}
@@ -72,9 +69,7 @@ func openAbroad(t *testing.T, changes ...change) *abroad {
 func (a *abroad) set(t testing.TB) *provider.Set {
 	t.Helper()
 	set, err := provider.New(a.providers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(set.Close)
 	return set
 }
@@ -130,9 +125,7 @@ func (a *abroad) authorize(query string, headers ...header) begun {
 func (a *abroad) visit(address string) fakeidp.Callback {
 	a.t.Helper()
 	back, err := a.idp.Visit(a.t.Context(), address)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	return back
 }
 
@@ -160,9 +153,7 @@ func (a *abroad) callback(b fakeidp.Callback, cookies ...header) landing {
 func landed(got answer) landing {
 	got.t.Helper()
 	u, err := url.Parse(got.Header.Get("Location"))
-	if err != nil {
-		got.t.Fatal(err)
-	}
+	must.Succeed(got.t, err)
 	l := landing{answer: got, query: u.Query()}
 	if l.fragment, err = url.ParseQuery(u.EscapedFragment()); err != nil {
 		got.t.Fatal(err)
@@ -222,8 +213,6 @@ func (a *abroad) user(l landing) (u userJSON) {
 func jsonText(t testing.TB, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }

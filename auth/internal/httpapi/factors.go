@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"encoding/json"
-	"net/http"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -15,7 +14,7 @@ import (
 )
 
 // member requires a user that is not anonymous: anonymous users have no second factor.
-func (s *Server) member(h func(*call, flow.Principal) error) http.Handler {
+func (s *Server) member(h func(*call, flow.Principal) error) handler {
 	return s.user(flow.Full, func(c *call, principal flow.Principal) error {
 		if principal.User.IsAnonymous {
 			return newProblem(403, refusal.CodeNoAuthorization, "Anonymous user not allowed to perform these actions")
@@ -75,7 +74,7 @@ func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) 
 	if err := c.decodeGiven(&in); err != nil {
 		return err
 	}
-	if in.WebAuthn != nil && !s.core.Live().Factors.WebAuthn.Verify {
+	if in.WebAuthn != nil && !c.live.flows.Factors.WebAuthn.Verify {
 		return errNoWebAuthn
 	}
 	ch, f, err := s.factors.ChallengeFactor(c.ctx(), c.forwardedClient(), principal, id, in.Channel)
@@ -120,7 +119,7 @@ func (s *Server) postFactorVerify(c *call, principal flow.Principal, id uuid.UUI
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	if in.WebAuthn != nil && !s.core.Live().Factors.WebAuthn.Verify {
+	if in.WebAuthn != nil && !c.live.flows.Factors.WebAuthn.Verify {
 		return errNoWebAuthn
 	}
 	challenge, err := uuid.Parse(in.ChallengeID)

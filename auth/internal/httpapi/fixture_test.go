@@ -24,6 +24,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/logtest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -105,8 +106,7 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	a := &api{t: t, db: db, root: secret.NewRoot("root key"), keys: new(token.Live), log: new(logtest.Buffer),
 		now: time.Now().UTC().Truncate(time.Second)}
 	a.account = accountSettings()
-	a.set = Settings{SiteURL: siteURL, Redirects: testRedirects(t), ExternalURL: externalURL, Audience: "authenticated",
-		MaxDuration: time.Minute, Limits: defaultLimits, Shown: Shown{Email: true, Anonymous: true}}
+	a.set = Settings{Redirects: testRedirects(t), MaxDuration: time.Minute, Limits: defaultLimits}
 	for _, f := range changes {
 		f(&a.account, &a.set)
 	}
@@ -117,9 +117,7 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	var err error
 	a.server, err = New(Options{Core: a.core, Version: "1.2.3", Now: a.clock,
 		Log: slog.New(slog.NewTextHandler(a.log, nil))}, a.set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	a.http = httptest.NewServer(a.server)
 	a.http.Client().CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	t.Cleanup(a.http.Close)
@@ -130,27 +128,19 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 func testKeys(t testing.TB) *token.Set {
 	t.Helper()
 	shared, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ec, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: ec, State: token.Current}}, Secret: shared,
 		AcceptSecret: true, Issuer: externalURL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return set
 }
 
 func testRedirects(t testing.TB) *redirect.List {
 	t.Helper()
 	list, err := redirect.New(siteURL, []string{"https://other.example.org/**", "myapp://callback"}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return list
 }
 
@@ -163,11 +153,8 @@ func offline(t testing.TB) *Server {
 	core := flow.New(flow.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()},
 		accountSettings())
 	srv, err := New(Options{Core: core},
-		Settings{SiteURL: siteURL, Redirects: testRedirects(t),
-			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: defaultLimits})
-	if err != nil {
-		t.Fatal(err)
-	}
+		Settings{Redirects: testRedirects(t), MaxDuration: 10 * time.Second, Limits: defaultLimits})
+	must.Succeed(t, err)
 	return srv
 }
 
@@ -176,9 +163,7 @@ func (a *api) apply(f change) {
 	a.t.Helper()
 	f(&a.account, &a.set)
 	a.core.Apply(a.account)
-	if err := a.set.Check(); err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, a.set.Check(&a.account))
 	a.server.Apply(a.set)
 }
 
@@ -218,15 +203,11 @@ func (a *api) do(what string, body any, headers ...header) answer {
 		in = strings.NewReader(b)
 	default:
 		text, err := json.Marshal(b)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, err)
 		in = bytes.NewReader(text)
 	}
 	r, err := http.NewRequestWithContext(a.t.Context(), method, a.http.URL+path, in)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	for _, h := range headers {
 		r.Header.Add(h.name, h.value)
 	}
@@ -236,9 +217,7 @@ func (a *api) do(what string, body any, headers ...header) answer {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	got := answer{a.t, resp, string(text)}
 	conforms(a.t, method, r.URL.Path, got)
 	return got
@@ -332,16 +311,12 @@ type sentMessage struct{ To, Kind, Code, Link, Hash string }
 func (a *api) newest(to string) sentMessage {
 	a.t.Helper()
 	list, err := storetest.Claim(a.t.Context(), a.db, a.clock(), 0, 1000)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	var found sentMessage
 	var at time.Time
 	for _, m := range list {
 		text, _, err := a.root.Open(secret.Outbox, m.Payload, m.ID[:])
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, err)
 		l := sentMessage{Kind: m.Kind}
 		if m.Channel == mail.ChannelSMS {
 			var v mail.SMS
@@ -378,9 +353,7 @@ func (a *api) service() header { return bearer(a.serviceToken("service_role", ti
 func (a *api) serviceToken(role string, life time.Duration) string {
 	a.t.Helper()
 	text, err := a.keys.Load().SignService(nil, role, "gatehouse", a.clock().Add(-time.Hour), a.clock().Add(life))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	return string(text)
 }
 
@@ -392,12 +365,8 @@ func claimsOf(t testing.TB, text string) (claims map[string]any) {
 		t.Fatalf("%q is no token", text)
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(payload, &claims); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, json.Unmarshal(payload, &claims))
 	return claims
 }
 

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"net/http"
 
 	"github.com/google/uuid"
 
@@ -11,30 +10,30 @@ import (
 )
 
 // limited counts the request against the client's address before it is read.
-func (s *Server) limited(by routeLimit, h handler) http.Handler {
-	return handler(func(c *call) error {
+func (s *Server) limited(by routeLimit, h handler) handler {
+	return func(c *call) error {
 		if err := s.limit(c, by); err != nil {
 			return err
 		}
 		return h(c)
-	})
+	}
 }
 
 // user requires a user's token.
-func (s *Server) user(access flow.Access, h func(*call, flow.Principal) error) http.Handler {
-	return handler(func(c *call) error {
+func (s *Server) user(access flow.Access, h func(*call, flow.Principal) error) handler {
+	return func(c *call) error {
 		principal, err := s.core.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
 		if err != nil {
 			return err
 		}
 		c.user = principal.User.ID
 		return h(c, principal)
-	})
+	}
 }
 
 // admin requires a token with an administrator's role.
-func (s *Server) admin(h func(*call, flow.Actor) error) http.Handler {
-	return handler(func(c *call) error {
+func (s *Server) admin(h func(*call, flow.Actor) error) handler {
+	return func(c *call) error {
 		actor, err := c.administrator()
 		if err != nil {
 			s.recordRefusal(c, actor, err)
@@ -42,7 +41,7 @@ func (s *Server) admin(h func(*call, flow.Actor) error) http.Handler {
 		}
 		c.user, c.byAdmin = actor.ID, true
 		return h(c, actor)
-	})
+	}
 }
 
 // administrator returns the administrator signed in at the console, else the bearer of the token.
@@ -94,10 +93,38 @@ func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P
 	}
 }
 
+// knownUser makes the answer that a user does not exist win over what h refuses about the body. The user is looked up
+// only after such a refusal.
+func (s *Server) knownUser(h func(*call, flow.Actor, uuid.UUID) error) func(*call, flow.Actor, uuid.UUID) error {
+	return func(c *call, by flow.Actor, id uuid.UUID) error {
+		err := h(c, by, id)
+		if err == nil {
+			return nil
+		}
+		if status := c.problemOf(err).status; status == 400 || status == 422 {
+			if _, missing := s.users.AdminUser(c.ctx(), id); errors.Is(missing, flow.ErrNoUser) {
+				return missing
+			}
+		}
+		return err
+	}
+}
+
+// withIDs is withID for two IDs.
+func withIDs[P any](first, second string, h func(*call, P, uuid.UUID, uuid.UUID) error) func(*call, P) error {
+	return withID(first, func(c *call, by P, a uuid.UUID) error {
+		b, err := c.pathID(second)
+		if err != nil {
+			return err
+		}
+		return h(c, by, a, b)
+	})
+}
+
 // knownAud refuses an audience that is not configured, on routes that may create an account: otherwise a client could
 // choose the aud claim of its own tokens.
 func (c *call) knownAud() error {
-	if aud := c.aud(); aud != "" && aud != c.live.Audience {
+	if aud := c.aud(); aud != "" && aud != c.live.flows.Audience {
 		return invalidRequest("The audience of the X-JWT-AUD header is not one of this service")
 	}
 	return nil

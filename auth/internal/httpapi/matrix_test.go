@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 // The callers of the matrix, in the order of its columns.
@@ -189,13 +190,9 @@ func TestMatrix(t *testing.T) {
 			StateCookie: true}
 	})
 	foreign, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	foreignSet, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: foreign, State: token.Current}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	shared := map[string]*cell{}
 	for n, route := range rows {
 		for i, caller := range callers {
@@ -266,9 +263,7 @@ func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
 		}
 		claims.ExpiresAt = a.clock().Add(-time.Second).Unix()
 		text, err := a.keys.Load().Sign(nil, &claims)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, err)
 		return string(text)
 	case "foreign key":
 		var claims token.Claims
@@ -277,9 +272,7 @@ func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
 		}
 		claims.Role = "service_role"
 		text, err := foreign.Sign(nil, &claims)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, err)
 		return string(text)
 	case "aal1 with factor":
 		c.factor = a.enrolled(c.user).ID

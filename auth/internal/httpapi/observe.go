@@ -39,21 +39,15 @@ func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, 
 	if meter == nil {
 		return o, nil
 	}
-	var err error
-	o.requests, err = meter.Int64Counter("auth.http.requests", metric.WithUnit("{request}"),
+	var errs [3]error
+	o.requests, errs[0] = meter.Int64Counter("auth.http.requests", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests answered."))
-	if err != nil {
-		return nil, err
-	}
-	o.refused, err = meter.Int64Counter("auth.mirror.refused", metric.WithUnit("{request}"),
+	o.refused, errs[1] = meter.Int64Counter("auth.mirror.refused", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests that failed because the application's SQL refused a row."))
-	if err != nil {
-		return nil, err
-	}
-	o.duration, err = meter.Float64Histogram("auth.http.request.duration", metric.WithUnit("s"),
+	o.duration, errs[2] = meter.Float64Histogram("auth.http.request.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time from a request's head to its answer."),
 		metric.WithExplicitBucketBoundaries(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10))
-	return o, err
+	return o, errors.Join(errs[:]...)
 }
 
 // begin starts the span of a call, as a child of the client's span if the request names one.
@@ -107,27 +101,11 @@ func (o *Observer) endSpan(c *call, pattern string) {
 	path := route(pattern)
 	span.SetName(method(c.r.Method) + " " + path)
 	span.SetAttributes(attribute.String("http.route", path))
-	for name := range parameters(path) {
+	for part := range strings.SplitSeq(path, "{") {
+		name, _, _ := strings.Cut(part, "}") // the first part is no parameter, and has no value
 		// A value in any other form is not an id: it may be an address, or a token in the wrong place.
 		if v := c.r.PathValue(name); len(v) == 36 && uuid.Validate(v) == nil {
 			span.SetAttributes(attribute.String("http.route.params."+name, v))
-		}
-	}
-}
-
-// parameters yields the names in a pattern's braces.
-func parameters(path string) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for {
-			_, rest, ok := strings.Cut(path, "{")
-			if !ok {
-				return
-			}
-			name, after, _ := strings.Cut(rest, "}")
-			if !yield(name) {
-				return
-			}
-			path = after
 		}
 	}
 }

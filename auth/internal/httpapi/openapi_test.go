@@ -6,6 +6,8 @@ import (
 	"flag"
 	"os"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 var update = flag.Bool("update", false, "compress openapi.json again instead of comparing it")
@@ -13,9 +15,7 @@ var update = flag.Bool("update", false, "compress openapi.json again instead of 
 // The description that the program has is that of openapi.json.
 func TestOpenAPI_isCompressed(t *testing.T) {
 	want, err := os.ReadFile("openapi.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if bytes.Equal(OpenAPI(), want) {
 		return
 	}
@@ -26,7 +26,5 @@ func TestOpenAPI_isCompressed(t *testing.T) {
 	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
 	w.Write(want)
 	w.Close()
-	if err := os.WriteFile("openapi.json.gz", packed.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile("openapi.json.gz", packed.Bytes(), 0o644))
 }

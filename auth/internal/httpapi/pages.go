@@ -87,10 +87,6 @@ func (c *call) form() (url.Values, error) {
 	return form, nil
 }
 
-// pageRoutes are the routes that browsers navigate to: clients that prefer HTML get failures as pages.
-var pageRoutes = map[string]bool{"GET /authorize": true, "GET /callback": true, "POST /callback": true,
-	"GET /verify": true, "POST /verify/confirm": true}
-
 // prefersHTML reports whether an Accept header names HTML, and prefers HTML if it names JSON too.
 func prefersHTML(accept []string) bool {
 	html, json := 0.0, 0.0
@@ -133,7 +129,7 @@ func (c *call) errorPage(p *problem) {
 		back = c.target("")
 	}
 	if u, err := url.Parse(back); err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		back = c.live.SiteURL
+		back = c.live.flows.SiteURL
 	}
 	lang := c.live.Look.Language(c.r.Header.Get("Accept-Language"))
 	minutes := time.Duration(max(1, math.Ceil(p.retryAfter.Minutes()))) * time.Minute

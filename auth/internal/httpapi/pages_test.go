@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"gatehouse/auth/internal/account/flow"
@@ -15,6 +14,8 @@ import (
 	"gatehouse/auth/internal/pages"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 var formType = header{"Content-Type", "application/x-www-form-urlencoded"}
@@ -27,18 +28,14 @@ func TestConfirmPage(t *testing.T) {
 	hash := a.newest("mia@example.org").Hash
 	link := "/verify?token=" + hash + "&type=signup&redirect_to=" + url.QueryEscape("myapp://callback")
 	look := func() { // far oftener than the limit of /verify
-		var wg sync.WaitGroup
-		for range 100 {
-			wg.Go(func() {
-				got := a.do("GET "+link, nil, header{"Accept", "application/json"}).is(200, "<!DOCTYPE html>*")
-				if strings.Contains(got.body, "mia@") {
-					t.Error("the page names the address")
-				}
-				a.do("HEAD "+link, nil).is(204, "")
-				a.do("GET "+link, nil, header{"Sec-Purpose", "prefetch"}).is(204, "")
-			})
-		}
-		wg.Wait()
+		await.Together(100, func(int) {
+			got := a.do("GET "+link, nil, header{"Accept", "application/json"}).is(200, "<!DOCTYPE html>*")
+			if strings.Contains(got.body, "mia@") {
+				t.Error("the page names the address")
+			}
+			a.do("HEAD "+link, nil).is(204, "")
+			a.do("GET "+link, nil, header{"Sec-Purpose", "prefetch"}).is(204, "")
+		})
 	}
 	if n := trips.During(look); n != 0 {
 		t.Errorf("%d round trips for pages", n)
@@ -104,9 +101,7 @@ func TestConfirmPage_types(t *testing.T) {
 	srv := offline(t)
 	set := srv.live.Load().Settings
 	languages, err := locale.New([]string{"en", "de", "fr", "es"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set.ConfirmPage, set.Look = true, pages.NewLook(mail.Site{Name: "Acme <b>", Color: "#fc0",
 		LogoURL: "https://cdn.example.org/l.png", Support: "help@example.org"}, languages)
 	srv.Apply(set)
@@ -295,9 +290,7 @@ func TestDiscovery(t *testing.T) {
 	f := func(want string, c token.SetConfig) {
 		t.Helper()
 		set, err := token.NewSet(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		srv.core.Keys.Store(set)
 		if got := get(srv, "/.well-known/openid-configuration", etag); !strings.Contains(got.Body.String(), want) {
 			t.Errorf("%d %s, want %s", got.Code, got.Body, want)
@@ -305,17 +298,13 @@ func TestDiscovery(t *testing.T) {
 	}
 	key := func(a token.Algorithm, s token.State) token.Entry {
 		k, err := token.Generate(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return token.Entry{Key: k, State: s}
 	}
 	old := key(token.ES256, token.Previous)
 	f(`["RS256","ES256"]`, token.SetConfig{Keys: []token.Entry{old, key(token.RS256, token.Current),
 		key(token.EdDSA, token.Revoked), key(token.ES256, token.Next)}})
 	secret, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f(`["HS256"]`, token.SetConfig{Keys: []token.Entry{old}, Secret: secret, AcceptSecret: true, SignWithSecret: true})
 }

@@ -2,9 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
-	"net/http"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -17,36 +15,16 @@ import (
 
 var noPasskeys = newProblem(404, refusal.CodePasskeyDisabled, "Passkeys are disabled")
 
-// withPasskeys refuses requests, unread, while passkeys are switched off. routeError refuses methods and
-// paths below /passkeys that no route matches.
-func (s *Server) withPasskeys(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.core.Live().Passkeys.Enabled {
-			h.ServeHTTP(w, r)
-			return
-		}
-		disabled(noPasskeys).ServeHTTP(w, r)
-	})
-}
-
-// hidesPasskeys reports whether the path is a path of passkeys while passkeys are switched off.
-func (s *Server) hidesPasskeys(path string) bool {
-	return (path == "/passkeys" || strings.HasPrefix(path, "/passkeys/")) && !s.core.Live().Passkeys.Enabled
-}
-
-// signsIn counts a step of a sign-in.
-func (s *Server) signsIn(by routeLimit, h handler) http.Handler {
-	return s.withPasskeys(s.limited(by, h))
-}
-
-// owner requires the token of a user.
-func (s *Server) owner(h func(*call, flow.Principal) error) http.Handler {
-	return s.withPasskeys(s.user(flow.Full, h))
+// hidesPasskeys reports whether the request's path is one of passkeys, known or not, while passkeys are switched off.
+// Such a request is refused unread.
+func (c *call) hidesPasskeys() bool {
+	path := c.r.URL.Path
+	return (path == "/passkeys" || under(path, "/passkeys")) && !c.live.flows.Passkeys.Enabled
 }
 
 // registers counts a step of a registration and checks the level of the caller, before the body is read.
-func (s *Server) registers(by routeLimit, h func(*call, flow.Principal) error) http.Handler {
-	return s.withPasskeys(s.member(func(c *call, principal flow.Principal) error {
+func (s *Server) registers(by routeLimit, h func(*call, flow.Principal) error) handler {
+	return s.member(func(c *call, principal flow.Principal) error {
 		if err := s.limit(c, by); err != nil {
 			return err
 		}
@@ -54,7 +32,7 @@ func (s *Server) registers(by routeLimit, h func(*call, flow.Principal) error) h
 			return err
 		}
 		return h(c, principal)
-	}))
+	})
 }
 
 func (s *Server) postRegistrationOptions(c *call, principal flow.Principal) error {

@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/webauthn"
 	"gatehouse/auth/internal/webauthn/webauthntest"
+	"gatehouse/shared/must"
 )
 
 const (
@@ -25,7 +26,6 @@ func passkeysOn(s *flow.Settings, set *Settings) {
 	s.Passkeys = flow.PasskeySettings{Enabled: true, MaxPerUser: 10, UserVerification: "preferred", AAL: "aal1"}
 	s.Factors.WebAuthn = flow.FactorSwitches{Enroll: true, Verify: true}
 	s.Email.Notify.PasskeyCreated, s.Email.Notify.PasskeyDeleted = true, true
-	set.Shown.Passkeys = true
 }
 
 // ceremonyJSON is the beginning of a ceremony as a client reads it.
@@ -65,18 +65,14 @@ func answerOf(challenge string, credential []byte) map[string]any {
 func newCredential(t testing.TB, d *webauthntest.Authenticator, o webauthn.CreationOptions, changes ...webauthntest.Change) []byte {
 	t.Helper()
 	raw, err := d.Create(o, passkeyOrigin, changes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return raw
 }
 
 func newAssertion(t testing.TB, d *webauthntest.Authenticator, o webauthn.RequestOptions, changes ...webauthntest.Change) []byte {
 	t.Helper()
 	raw, err := d.Get(o, passkeyOrigin, changes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return raw
 }
 

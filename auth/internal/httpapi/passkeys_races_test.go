@@ -13,22 +13,19 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/webauthn/webauthntest"
+	"gatehouse/shared/await"
 )
 
 // together sends requests at once and counts the answers by status and code.
 func together(n int, send func(i int) answer) map[string]int {
 	var mu sync.Mutex
-	var wg sync.WaitGroup
 	out := map[string]int{}
-	for i := range n {
-		wg.Go(func() {
-			got := send(i)
-			mu.Lock()
-			defer mu.Unlock()
-			out[strings.TrimSpace(got.Status[:3]+" "+got.Header.Get("X-Sb-Error-Code"))]++
-		})
-	}
-	wg.Wait()
+	await.Together(n, func(i int) {
+		got := send(i)
+		mu.Lock()
+		defer mu.Unlock()
+		out[strings.TrimSpace(got.Status[:3]+" "+got.Header.Get("X-Sb-Error-Code"))]++
+	})
 	return out
 }
 

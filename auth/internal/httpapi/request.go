@@ -36,14 +36,10 @@ func (c *call) parseQuery() {
 	}
 }
 
-// ignoresBadQuery are routes without checkQuery: they answer every error by a redirect. A provider that calls back may
-// send parameters of its own.
-var ignoresBadQuery = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
-
 // checkQuery refuses a query of which package url would drop a part, because of a raw ";" or a bad percent escape. The
 // dropped parameter might restrict the request.
 func (c *call) checkQuery() error {
-	if c.r.URL.RawQuery == "" || ignoresBadQuery[c.r.Pattern] {
+	if c.r.URL.RawQuery == "" || c.is(ready|anyQuery) {
 		return nil
 	}
 	c.parseQuery()
@@ -74,7 +70,7 @@ func cleanText(s string, most int) string {
 
 // requestInfo returns what flows need to know about the client.
 func (c *call) requestInfo() flow.RequestInfo {
-	base, unlisted := baseURL(&c.live.Settings, c.r)
+	base, unlisted := c.live.baseURL(c.r)
 	c.unlisted = unlisted
 	network, _ := c.limitKey()
 	return flow.RequestInfo{
@@ -110,7 +106,7 @@ func (c *call) target(body string) string {
 	if t := c.r.Header.Get("Referer"); t != "" && l.Redirects.Allowed(t) {
 		return redirect.Clean(t)
 	}
-	return l.SiteURL
+	return l.flows.SiteURL
 }
 
 // bearer returns the token of the Authorization header; "" if the header has another form or is absent.

@@ -6,89 +6,110 @@ import (
 	"gatehouse/auth/internal/account/flow"
 )
 
-// routes returns all endpoints of the daemon's port. The guards before the handlers are in guards.go.
-func (s *Server) routes() *http.ServeMux {
-	mux := http.NewServeMux()
+// facts are what holds for a route besides its guards and its handler.
+type facts uint8
 
-	mux.Handle("GET /health", noTimeout(s.getHealth)) // health.go
-	mux.Handle("GET /livez", noTimeout(s.getLivez))
-	mux.Handle("GET /readyz", noTimeout(s.getReadyz))
-	mux.Handle("GET /settings", noTimeout(s.getSettings)) // settings.go
-	mux.Handle("GET /.well-known/jwks.json", noTimeout(s.getJWKS))
-	mux.Handle("GET /.well-known/openid-configuration", noTimeout(s.getDiscovery)) // discovery.go
-	mux.Handle("GET /openapi.json", noTimeout(s.getOpenAPI))
+const (
+	ready   facts = 1 << iota // its answer is ready: without a time limit and checkQuery
+	polled                    // by machines: only its failures are logged
+	browsed                   // browsers navigate to it: clients that prefer HTML get its failures as pages
+	// anyQuery: without checkQuery. The route answers every error by a redirect, and a provider that calls back may send
+	// parameters of its own.
+	anyQuery
+)
 
-	mux.Handle("POST /signup", s.open(s.captcha(s.postSignup))) // signup.go
-	mux.Handle("POST /token", s.open(s.postToken))              // token.go: a captcha for some grants
-	mux.Handle("POST /verify", s.limited(byVerify, s.postVerify))
-	mux.Handle("GET /verify", s.open(s.getVerify))            // verify.go
-	mux.Handle("POST /verify/confirm", s.open(s.postConfirm)) // pages.go
-	mux.Handle("POST /otp", s.limited(byOTP, s.captcha(s.postOTP)))
-	mux.Handle("POST /magiclink", s.limited(byMagicLink, s.captcha(s.postMagicLink))) // otp.go
-	mux.Handle("POST /recover", s.limited(byRecover, s.captcha(s.postRecover)))
-	mux.Handle("POST /resend", s.limited(byResend, s.captcha(s.postResend)))
+// is reports whether a fact holds for the request's route.
+func (c *call) is(fact facts) bool { return c.srv.facts[c.r.Pattern]&fact != 0 }
 
-	mux.Handle("GET /authorize", s.open(s.getAuthorize)) // authorize.go
-	mux.Handle("GET /callback", s.open(s.getCallback))   // callback.go
-	mux.Handle("POST /callback", s.open(s.postCallback))
+// addRoutes makes all routes of the daemon's port. The guards before the handlers are in guards.go; a handler without
+// one is open to all.
+func (s *Server) addRoutes() {
+	s.mux, s.facts = http.NewServeMux(), map[string]facts{}
+	at := func(pattern string, h handler, all ...facts) {
+		s.mux.Handle(pattern, h)
+		for _, fact := range all {
+			s.facts[pattern] |= fact
+		}
+	}
 
-	mux.Handle("GET /user", s.user(flow.ReadUser, s.getUser)) // user.go
-	mux.Handle("PUT /user", s.user(flow.Full, s.putUser))
-	mux.Handle("GET /reauthenticate", s.user(flow.Full, s.getReauthenticate))
-	mux.Handle("GET /user/sessions", s.user(flow.Full, s.getSessions))
-	mux.Handle("DELETE /user/sessions/{id}", s.user(flow.Full, withID("id", s.deleteSession)))
-	mux.Handle("GET /user/identities/authorize", s.user(flow.Full, s.getLinkAuthorize))
-	mux.Handle("DELETE /user/identities/{identity_id}", s.user(flow.AnyAudience, s.deleteIdentity))
+	at("GET /health", s.getHealth, ready, polled) // health.go
+	at("GET /livez", s.getLivez, ready, polled)
+	at("GET /readyz", s.getReadyz, ready, polled)
+	at("GET /settings", s.getSettings, ready) // settings.go
+	at("GET /.well-known/jwks.json", s.getJWKS, ready)
+	at("GET /.well-known/openid-configuration", s.getDiscovery, ready) // discovery.go
+	at("GET /openapi.json", s.getOpenAPI, ready)
 
-	mux.Handle("POST /factors", s.member(s.postFactor)) // factors.go
-	mux.Handle("POST /factors/{factor_id}/challenge", s.member(withID("factor_id", s.postChallenge)))
-	mux.Handle("POST /factors/{factor_id}/verify", s.member(withID("factor_id", s.postFactorVerify)))
-	mux.Handle("DELETE /factors/{factor_id}", s.member(withID("factor_id", s.deleteFactor)))
-	mux.Handle("GET /factors/recovery-codes", s.member(s.getRecoveryCodes)) // recovery_codes.go
-	mux.Handle("POST /factors/recovery-codes", s.member(s.postRecoveryCodes))
-	mux.Handle("DELETE /factors/recovery-codes", s.member(s.deleteRecoveryCodes))
-	mux.Handle("POST /factors/recovery-codes/verify", s.member(s.postRecoveryCodesVerify))
-	mux.Handle("POST /factors/recovery-codes/regenerate", s.member(s.postRecoveryCodesRegenerate))
+	at("POST /signup", s.captcha(s.postSignup)) // signup.go
+	at("POST /token", s.postToken)              // token.go: a captcha for some grants
+	at("POST /verify", s.limited(byVerify, s.postVerify))
+	at("GET /verify", s.getVerify, browsed, anyQuery)  // verify.go
+	at("POST /verify/confirm", s.postConfirm, browsed) // pages.go
+	at("POST /otp", s.limited(byOTP, s.captcha(s.postOTP)))
+	at("POST /magiclink", s.limited(byMagicLink, s.captcha(s.postMagicLink))) // otp.go
+	at("POST /recover", s.limited(byRecover, s.captcha(s.postRecover)))
+	at("POST /resend", s.limited(byResend, s.captcha(s.postResend)))
 
-	mux.Handle("POST /passkeys/registration/options", s.registers(byPasskeyRegistration, s.postRegistrationOptions)) // passkeys.go
-	mux.Handle("POST /passkeys/registration/verify", s.registers(byPasskeyRegistration, s.postRegistrationVerify))
-	mux.Handle("POST /passkeys/authentication/options", s.signsIn(byPasskeyOptions, optional(s.captcha(s.postPasskeyOptions))))
-	mux.Handle("POST /passkeys/authentication/verify", s.signsIn(byPasskeyVerify, s.postPasskeyVerify))
-	mux.Handle("GET /passkeys", s.owner(s.getPasskeys))
-	mux.Handle("PATCH /passkeys/{passkey_id}", s.owner(s.patchPasskey))
-	mux.Handle("DELETE /passkeys/{passkey_id}", s.owner(s.deletePasskey))
+	at("GET /authorize", s.getAuthorize, browsed)         // authorize.go
+	at("GET /callback", s.getCallback, browsed, anyQuery) // callback.go
+	at("POST /callback", s.postCallback, browsed, anyQuery)
 
-	mux.Handle("POST /logout", s.open(s.postLogout)) // user.go: it also takes tokens whose session is gone
+	at("GET /user", s.user(flow.ReadUser, s.getUser)) // user.go
+	at("PUT /user", s.user(flow.Full, s.putUser))
+	at("GET /reauthenticate", s.user(flow.Full, s.getReauthenticate))
+	at("GET /user/sessions", s.user(flow.Full, s.getSessions))
+	at("DELETE /user/sessions/{id}", s.user(flow.Full, withID("id", s.deleteSession)))
+	at("GET /user/identities/authorize", s.user(flow.Full, s.getLinkAuthorize))
+	at("DELETE /user/identities/{identity_id}", s.user(flow.AnyAudience, s.deleteIdentity))
 
-	mux.Handle("POST /invite", s.admin(s.postInvite)) // admin_link.go
-	mux.Handle("POST /admin/generate_link", s.admin(s.postGenerateLink))
-	mux.Handle("GET /admin/audit", s.admin(s.getAudit)) // admin_audit.go
-	mux.Handle("GET /admin/users", s.admin(s.getUsers)) // admin_users.go
-	mux.Handle("POST /admin/users", s.admin(s.postUser))
-	mux.Handle("GET /admin/users/{user_id}", s.admin(withID("user_id", s.getAdminUser)))
-	mux.Handle("POST /admin/users/{user_id}", s.admin(s.postUser))
-	mux.Handle("PUT /admin/users/{user_id}", s.admin(withID("user_id", s.putAdminUser)))
-	mux.Handle("DELETE /admin/users/{user_id}", s.admin(withID("user_id", s.deleteUser)))
-	mux.Handle("GET /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.getUserSessions)))
-	mux.Handle("DELETE /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.deleteUserSessions)))
-	mux.Handle("DELETE /admin/users/{user_id}/sessions/{id}", s.admin(withID("user_id", s.deleteUserSession)))
-	mux.Handle("GET /admin/users/{user_id}/factors", s.admin(withID("user_id", s.getAdminFactors))) // admin_factors.go
-	mux.Handle("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(s.putAdminFactor))
-	mux.Handle("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(s.deleteAdminFactor))
-	mux.Handle("GET /admin/outbox", s.admin(s.getOutbox)) // admin_outbox.go
-	mux.Handle("POST /admin/outbox/{id}/resend", s.admin(withID("id", s.postResendMessage)))
+	at("POST /factors", s.member(s.postFactor)) // factors.go
+	at("POST /factors/{factor_id}/challenge", s.member(withID("factor_id", s.postChallenge)))
+	at("POST /factors/{factor_id}/verify", s.member(withID("factor_id", s.postFactorVerify)))
+	at("DELETE /factors/{factor_id}", s.member(withID("factor_id", s.deleteFactor)))
+	at("GET /factors/recovery-codes", s.member(s.getRecoveryCodes)) // recovery_codes.go
+	at("POST /factors/recovery-codes", s.member(s.postRecoveryCodes))
+	at("DELETE /factors/recovery-codes", s.member(s.deleteRecoveryCodes))
+	at("POST /factors/recovery-codes/verify", s.member(s.postRecoveryCodesVerify))
+	at("POST /factors/recovery-codes/regenerate", s.member(s.postRecoveryCodesRegenerate))
 
-	mux.Handle("GET /admin/users/{user_id}/passkeys", s.admin(withID("user_id", s.getAdminPasskeys))) // passkeys.go
-	mux.Handle("DELETE /admin/users/{user_id}/passkeys/{passkey_id}", s.admin(withID("user_id", s.deleteAdminPasskey)))
+	at("POST /passkeys/registration/options", s.registers(byPasskeyRegistration, s.postRegistrationOptions)) // passkeys.go
+	at("POST /passkeys/registration/verify", s.registers(byPasskeyRegistration, s.postRegistrationVerify))
+	at("POST /passkeys/authentication/options", s.limited(byPasskeyOptions, optional(s.captcha(s.postPasskeyOptions))))
+	at("POST /passkeys/authentication/verify", s.limited(byPasskeyVerify, s.postPasskeyVerify))
+	at("GET /passkeys", s.user(flow.Full, s.getPasskeys))
+	at("PATCH /passkeys/{passkey_id}", s.user(flow.Full, s.patchPasskey))
+	at("DELETE /passkeys/{passkey_id}", s.user(flow.Full, s.deletePasskey))
 
-	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: routes that always answer as disabled
-	mux.Handle("/oauth/", disabled(noOAuthServer))
-	mux.Handle("/admin/oauth/", disabled(noOAuthServer))
-	mux.Handle("/user/oauth/grants", disabled(noOAuthServer))
-	mux.Handle("/admin/custom-providers", s.disabledForAdmins(noCustomProviders))
-	mux.Handle("/admin/custom-providers/", s.disabledForAdmins(noCustomProviders))
-	mux.Handle("/scim/v2/", disabled(noSCIM))
-	return mux
+	at("POST /logout", s.postLogout) // user.go: it also takes tokens whose session is gone
+
+	at("POST /invite", s.admin(s.postInvite)) // admin_link.go
+	at("POST /admin/generate_link", s.admin(s.postGenerateLink))
+	at("GET /admin/audit", s.admin(s.getAudit)) // admin_audit.go
+	at("GET /admin/users", s.admin(s.getUsers)) // admin_users.go
+	at("POST /admin/users", s.admin(s.postUser))
+	at("GET /admin/users/{user_id}", s.admin(withID("user_id", s.getAdminUser)))
+	at("POST /admin/users/{user_id}", s.admin(s.postUser))
+	at("PUT /admin/users/{user_id}", s.admin(withID("user_id", s.knownUser(s.putAdminUser))))
+	at("DELETE /admin/users/{user_id}", s.admin(withID("user_id", s.knownUser(s.deleteUser))))
+	at("GET /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.getUserSessions)))
+	at("DELETE /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.deleteUserSessions)))
+	at("DELETE /admin/users/{user_id}/sessions/{id}", s.admin(withIDs("user_id", "id", s.deleteUserSession)))
+	at("GET /admin/users/{user_id}/factors", s.admin(withID("user_id", s.getAdminFactors))) // admin_factors.go
+	at("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(withIDs("user_id", "factor_id", s.putAdminFactor)))
+	at("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(withIDs("user_id", "factor_id", s.deleteAdminFactor)))
+	at("GET /admin/outbox", s.admin(s.getOutbox)) // admin_outbox.go
+	at("POST /admin/outbox/{id}/resend", s.admin(withID("id", s.postResendMessage)))
+
+	at("GET /admin/users/{user_id}/passkeys", s.admin(withID("user_id", s.getAdminPasskeys))) // passkeys.go
+	at("DELETE /admin/users/{user_id}/passkeys/{passkey_id}", s.admin(withID("user_id", s.deleteAdminPasskey)))
+
+	at("POST /sso", s.postSSO) // disabled.go: routes that always answer as disabled
+	at("/oauth/", disabled(noOAuthServer))
+	at("/admin/oauth/", disabled(noOAuthServer))
+	at("/user/oauth/grants", disabled(noOAuthServer))
+	at("/admin/custom-providers", s.disabledForAdmins(noCustomProviders))
+	at("/admin/custom-providers/", s.disabledForAdmins(noCustomProviders))
+	at("/scim/v2/", disabled(noSCIM))
 }
 
 // handler answers a call, or returns why it cannot.
@@ -98,8 +119,13 @@ type handler func(c *call) error
 func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c := w.(*call) // serve passes a *call to ServeMux
 	c.routed = true
-	c.startTimeout()
+	if !c.is(ready) {
+		c.startTimeout()
+	}
 	err := c.checkQuery()
+	if err == nil && c.hidesPasskeys() {
+		err = noPasskeys
+	}
 	if err == nil {
 		err = h(c)
 	}
@@ -107,17 +133,3 @@ func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		c.writeError(err)
 	}
 }
-
-// noTimeout is a handler without a time limit, which answers with values that are ready.
-type noTimeout func(c *call) error
-
-func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	c := w.(*call)
-	c.routed = true
-	if err := h(c); err != nil {
-		c.writeError(err)
-	}
-}
-
-// open is the guard of routes that anyone may call: it checks nothing.
-func (s *Server) open(h handler) http.Handler { return h }

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -169,22 +168,5 @@ func TestSignup_doesNotReveal(t *testing.T) {
 		if d := cmp.Diff(headers, h); d != "" {
 			t.Errorf("%s differs from a fresh one in headers:\n%s", email, d)
 		}
-	}
-}
-
-// 100 sign-ups of one address at once make one user, and all get the answer of the first.
-func TestSignup_parallel(t *testing.T) {
-	a := open(t)
-	var wg sync.WaitGroup
-	for range 100 {
-		wg.Go(func() {
-			a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
-		})
-	}
-	wg.Wait()
-	var list struct{ Users []userJSON }
-	a.do("GET /admin/users", nil, a.service()).json(&list)
-	if len(list.Users) != 1 {
-		t.Errorf("%d users", len(list.Users))
 	}
 }

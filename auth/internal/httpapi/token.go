@@ -50,6 +50,7 @@ func (s *Server) passwordGrant(c *call) error {
 // refreshGrant counts against the address only tokens that are not ours, and parses the token for this before Refresh
 // does. A valid token must never be refused because of other clients at the same address: that would sign the user out.
 func (s *Server) refreshGrant(c *call) error {
+	c.retries = true
 	var in struct {
 		RefreshToken string `json:"refresh_token"`
 	}

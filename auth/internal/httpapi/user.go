@@ -57,11 +57,7 @@ func (s *Server) deleteUserSessions(c *call, by flow.Actor, id uuid.UUID) error 
 }
 
 // deleteUserSession ends one session of a user.
-func (s *Server) deleteUserSession(c *call, by flow.Actor, user uuid.UUID) error {
-	id, err := c.pathID("id")
-	if err != nil {
-		return err
-	}
+func (s *Server) deleteUserSession(c *call, by flow.Actor, user, id uuid.UUID) error {
 	return c.noContent(s.users.AdminEndSession(c.ctx(), c.requestInfo(), by, user, id))
 }
 

@@ -72,7 +72,7 @@ func AppendObject(dst, raw []byte) ([]byte, error) {
 	if text[start] != '{' || !utf8.ValidString(text) {
 		return dst, ErrSyntax
 	}
-	end, err := skipValue(text, start, 1)
+	end, err := skipValue(text, start, 2) // inside of the claims
 	if err != nil {
 		return dst, err
 	}

@@ -2,6 +2,7 @@ package jsontext
 
 import (
 	"errors"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -29,54 +30,27 @@ func Members(text string, f func(name, value string) error) error {
 	if !utf8.ValidString(text) {
 		return ErrSyntax
 	}
-	var few [24]string
-	seen := few[:0]
 	i := skipSpace(text, 0)
 	if i >= len(text) || text[i] != '{' {
 		return ErrSyntax
 	}
-	i = skipSpace(text, i+1)
-	if i < len(text) && text[i] == '}' {
-		return atEnd(text, i+1)
-	}
-	for {
-		if len(seen) == MaxMembers {
-			return ErrMembers
-		}
-		end, err := skipString(text, i)
-		if err != nil {
-			return err
-		}
-		name, err := Unquote(text[i:end])
-		if err != nil {
-			return err
-		}
-		for _, s := range seen {
-			if s == name {
-				return ErrDuplicate
-			}
+	var few [24]string
+	seen := few[:0]
+	add := func(quoted string) error {
+		name, err := Unquote(quoted)
+		if err == nil && slices.Contains(seen, name) {
+			err = ErrDuplicate
 		}
 		seen = append(seen, name)
-		i = skipSpace(text, end)
-		if i >= len(text) || text[i] != ':' {
-			return ErrSyntax
-		}
-		i = skipSpace(text, i+1)
-		end, err = skipValue(text, i, 1)
-		if err != nil {
-			return err
-		}
-		if err := f(name, text[i:end]); err != nil {
-			return err
-		}
-		var more bool
-		if i, more = comma(text, end); !more {
-			if i, err = closing(text, i, '}'); err != nil {
-				return err
-			}
-			return atEnd(text, i)
-		}
+		return err
 	}
+	i, err := walk(text, i, 1, visitor{members: MaxMembers, name: add, value: func(value string) error {
+		return f(seen[len(seen)-1], value)
+	}})
+	if err != nil {
+		return err
+	}
+	return atEnd(text, i)
 }
 
 // Elements calls f with every element of text, which must be an array and was checked before.
@@ -84,44 +58,21 @@ func Elements(text string, f func(value string) error) error {
 	if text == "" || text[0] != '[' {
 		return ErrSyntax
 	}
-	i := skipSpace(text, 1)
-	if i < len(text) && text[i] == ']' {
-		return atEnd(text, i+1)
+	i, err := walk(text, 0, 1, visitor{value: f})
+	if err != nil {
+		return err
 	}
-	for {
-		end, err := skipValue(text, i, 1)
-		if err != nil {
-			return err
-		}
-		if err := f(text[i:end]); err != nil {
-			return err
-		}
-		var more bool
-		if i, more = comma(text, end); !more {
-			if i, err = closing(text, i, ']'); err != nil {
-				return err
-			}
-			return atEnd(text, i)
-		}
-	}
+	return atEnd(text, i)
 }
 
-// comma reports whether a comma follows at i; next is the index of the next member or element, or of the other
-// character.
-func comma(text string, i int) (next int, more bool) {
-	i = skipSpace(text, i)
-	if i < len(text) && text[i] == ',' {
-		return skipSpace(text, i+1), true
-	}
-	return i, false
-}
-
-// closing returns the index behind a bracket, which must be at i.
-func closing(text string, i int, bracket byte) (int, error) {
-	if i >= len(text) || text[i] != bracket {
-		return 0, ErrSyntax
-	}
-	return i + 1, nil
+// Strings returns the elements of an array of strings that was checked before.
+func Strings(text string) (all []string, err error) {
+	err = Elements(text, func(value string) error {
+		s, err := Unquote(value)
+		all = append(all, s)
+		return err
+	})
+	return all, err
 }
 
 func atEnd(text string, i int) error {
@@ -138,7 +89,7 @@ func skipSpace(text string, i int) int {
 	return i
 }
 
-// skipValue returns the index behind the value that starts at i.
+// skipValue returns the index behind the value that starts at i; depth is that of the value, if it is nested.
 func skipValue(text string, i, depth int) (int, error) {
 	if i >= len(text) {
 		return 0, ErrSyntax
@@ -149,7 +100,7 @@ func skipValue(text string, i, depth int) (int, error) {
 	case c == '-' || '0' <= c && c <= '9':
 		return skipNumber(text, i)
 	case c == '{' || c == '[':
-		return skipNested(text, i, depth)
+		return walk(text, i, depth, visitor{})
 	}
 	for _, word := range [...]string{"true", "false", "null"} {
 		if len(text)-i >= len(word) && text[i:i+len(word)] == word {
@@ -159,12 +110,18 @@ func skipValue(text string, i, depth int) (int, error) {
 	return 0, ErrSyntax
 }
 
-func skipNested(text string, i, depth int) (int, error) {
-	if depth >= MaxDepth {
+// visitor has what walk calls with each quoted name, before its value, and with each value; nil: nothing.
+type visitor struct {
+	name, value func(text string) error
+	members     int // at most; 0: any number
+}
+
+// walk returns the index behind the object or array that starts at i.
+func walk(text string, i, depth int, v visitor) (int, error) {
+	if depth > MaxDepth {
 		return 0, ErrDepth
 	}
-	object := text[i] == '{'
-	last := byte(']')
+	object, last := text[i] == '{', byte(']')
 	if object {
 		last = '}'
 	}
@@ -172,24 +129,37 @@ func skipNested(text string, i, depth int) (int, error) {
 	if i < len(text) && text[i] == last {
 		return i + 1, nil
 	}
-	for {
-		var err error
+	for n := 1; ; n++ {
+		if v.members > 0 && n > v.members {
+			return 0, ErrMembers
+		}
 		if object {
-			if i, err = skipString(text, i); err != nil {
+			end, err := skipString(text, i)
+			if err == nil && v.name != nil {
+				err = v.name(text[i:end])
+			}
+			if err != nil {
 				return 0, err
 			}
-			i = skipSpace(text, i)
-			if i >= len(text) || text[i] != ':' {
+			if i = skipSpace(text, end); i >= len(text) || text[i] != ':' {
 				return 0, ErrSyntax
 			}
 			i = skipSpace(text, i+1)
 		}
-		if i, err = skipValue(text, i, depth+1); err != nil {
+		end, err := skipValue(text, i, depth+1)
+		if err == nil && v.value != nil {
+			err = v.value(text[i:end])
+		}
+		if err != nil {
 			return 0, err
 		}
-		var more bool
-		if i, more = comma(text, i); !more {
-			return closing(text, i, last)
+		switch i = skipSpace(text, end); {
+		case i < len(text) && text[i] == ',':
+			i = skipSpace(text, i+1)
+		case i < len(text) && text[i] == last:
+			return i + 1, nil
+		default:
+			return 0, ErrSyntax
 		}
 	}
 }

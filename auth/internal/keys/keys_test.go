@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 // world is one database and a clock, with any number of replicas on them.
@@ -29,9 +30,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) settings() Settings {
 	key, err := token.NewSecret("", []byte("a shared secret of more than 32 bytes"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, err)
 	return Settings{Algorithm: token.ES256, Secret: key, AcceptSecret: true, Issuer: "https://auth.example.org",
 		AccessLife: time.Hour}
 }
@@ -47,18 +46,14 @@ func (w *world) replica(root *secret.Root, change func(*Settings)) *Keeper {
 func (w *world) started(root *secret.Root, change func(*Settings)) *Keeper {
 	w.t.Helper()
 	k := w.replica(root, change)
-	if err := k.Start(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, k.Start(w.t.Context()))
 	return k
 }
 
 func (w *world) sign(k *Keeper) string {
 	w.t.Helper()
 	text, err := k.Live().Load().Sign(nil, &token.Claims{Subject: "u", ExpiresAt: w.now.Add(time.Hour).Unix()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, err)
 	return string(text)
 }
 
@@ -187,9 +182,7 @@ func TestRevoke(t *testing.T) {
 	w.states(a, "ES256 revoked", "ES256 current")
 	w.now = w.now.Add(time.Minute)
 	next, err := a.Rotate(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if fresh, err := a.Revoke(ctx, next.KID); err != nil || fresh != nil {
 		t.Errorf("revoking a next key: %v, %v", fresh, err)
 	}
@@ -256,9 +249,7 @@ func TestSharedSecretSigns(t *testing.T) {
 		t.Error("a poll that changes nothing makes another set")
 	}
 	back, err := k.Prepare(t.Context(), w.settings())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if k.Poll(t.Context()); k.Live().Load() != set {
 		t.Error("what is only prepared is in force")
 	}
@@ -271,9 +262,7 @@ func TestGivenKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	key, err := token.Generate(token.EdDSA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	given := func(s *Settings) { s.Given = []token.Entry{{Key: key, State: token.Current}} }
 	k := w.started(root, given)
 	w.verify(k, w.sign(k), nil)
@@ -305,14 +294,10 @@ func TestStoreUnavailable(t *testing.T) {
 	var log bytes.Buffer
 	k := New(Options{DB: w.db, Root: root, Now: func() time.Time { return w.now },
 		Log: slog.New(slog.NewTextHandler(&log, nil))}, w.settings())
-	if err := k.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, k.Start(ctx))
 	w.now = w.now.Add(time.Hour)
 	next, err := k.Rotate(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	k.Poll(ctx)
 	w.db.Close()
 	k.Poll(ctx)

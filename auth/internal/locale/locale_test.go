@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/must"
 )
 
 var tags = []string{"en", "de", "fr", "es"}
@@ -32,9 +34,7 @@ func TestStrings(t *testing.T) {
 	size := 0
 	for _, tag := range tags {
 		data, err := files.ReadFile("strings." + tag + ".json")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		size += len(data)
 		all := builtIns[tag]()
 		if unknown := all.Unknown(); len(unknown) > 0 {
@@ -68,9 +68,7 @@ func TestStrings(t *testing.T) {
 			}
 		}
 		c, err := New([]string{tag}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if text := c.Default().SMS("1234567890"); utf8.RuneCountInString(text) > 70 ||
 			!strings.HasSuffix(text, " 1234567890") {
 			t.Errorf("%s: SMS %q", tag, text)
@@ -90,18 +88,14 @@ func names(source string) []string {
 func catalog(t *testing.T, own map[string]Strings, tags ...string) *Catalog {
 	t.Helper()
 	c, err := New(tags, own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return c
 }
 
 func parsed(t *testing.T, text string) Strings {
 	t.Helper()
 	s, err := Parse("x.json", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 
@@ -262,9 +256,7 @@ func FuzzAccept(f *testing.F) {
 	f.Add("fr-CH, fr;q=0.9, *;q=0.5")
 	f.Add("de;q=0.x,,;=")
 	c, err := New(tags, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	f.Fuzz(func(t *testing.T, header string) {
 		list := ParseAccept(header)
 		if len(list) > mostRanges {

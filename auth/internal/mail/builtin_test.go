@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/auth/internal/locale"
+	"gatehouse/shared/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files of built-in mails again")
@@ -32,9 +33,7 @@ var acme = Site{Name: "Acme", LogoURL: "https://app.acme.test/logo.png", Color: 
 func languages(t *testing.T, tags ...string) *locale.Catalog {
 	t.Helper()
 	c, err := locale.New(tags, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return c
 }
 
@@ -119,9 +118,7 @@ func TestBuiltIn_golden(t *testing.T) {
 		t.Helper()
 		path := filepath.Join("testdata", "golden", name)
 		if *update {
-			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(path, []byte(got), 0o644))
 		}
 		want, err := os.ReadFile(path)
 		if d := cmp.Diff(string(want), got); err != nil || d != "" {
@@ -356,9 +353,7 @@ func TestBuiltIn_preheader(t *testing.T) {
 	r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
 	r.Apply(Settings{Site: Site{Name: "St. Mary", Color: "#000000"}})
 	m, err := r.Render(t.Context(), sample(Recovery, "en"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, rest, _ := strings.Cut(m.HTML, "mso-hide:all\">")
 	if got, _, _ := strings.Cut(rest, "</div>"); got !=
 		"Someone asked to reset the password for ada@acme.test at St. Mary." {

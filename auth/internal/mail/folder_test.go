@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/locale"
+	"gatehouse/shared/must"
 )
 
 // folder writes files and reads them as a folder of templates.
@@ -20,14 +21,10 @@ func folder(t *testing.T, files map[string]string) *Folder {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	f, err := ReadFolder(dir, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return f
 }
 
@@ -35,9 +32,7 @@ func folder(t *testing.T, files map[string]string) *Folder {
 func withFolder(t *testing.T, f *Folder) Settings {
 	t.Helper()
 	c, err := locale.New([]string{"en", "de"}, f.Strings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return Settings{Site: acme, Folder: f, Languages: c}
 }
 
@@ -139,26 +134,16 @@ func TestFolder_broken(t *testing.T) {
 func TestFolder_links(t *testing.T) {
 	dir := t.TempDir()
 	data := filepath.Join(dir, "..data")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(data, "invite.html"), []byte("<p>linked</p>"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("..data/invite.html", filepath.Join(dir, "invite.html")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "recovery.html"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(data, 0o700))
+	must.Succeed(t, os.WriteFile(filepath.Join(data, "invite.html"), []byte("<p>linked</p>"), 0o600))
+	must.Succeed(t, os.Symlink("..data/invite.html", filepath.Join(dir, "invite.html")))
+	must.Succeed(t, os.Mkdir(filepath.Join(dir, "recovery.html"), 0o700))
 	f, err := ReadFolder(dir, 1000)
 	if err != nil || f.bodies[Invite][""] == nil || len(f.Errors) != 1 || len(f.Warnings) != 0 {
 		t.Errorf("%v, %+v", err, f)
 	}
 	for i := range mostFiles {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600))
 	}
 	if _, err := ReadFolder(dir, 1000); err == nil {
 		t.Error("502 files are taken")
@@ -217,18 +202,14 @@ func TestFileBody(t *testing.T) {
 	}
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	f("missing", "choose a new password.")
 	write("<p>one {{ .Email }}</p>")
 	f("there", "<p>one ada@acme.test</p>")
 	write("<p>{{</p>")
 	f("broken", "<p>one ada@acme.test</p>")
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(path))
 	f("vanished", "<p>one ada@acme.test</p>")
 	write("<p>two</p>")
 	f("back", "<p>two</p>")
@@ -240,9 +221,7 @@ func TestFileBody(t *testing.T) {
 // TestSettings_Lint: paths that look like files are still below the site's URL, with a warning.
 func TestSettings_Lint(t *testing.T) {
 	there := filepath.Join(t.TempDir(), "x.html")
-	if err := os.WriteFile(there, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(there, []byte("x"), 0o600))
 	f := func(location string, warned, wrong bool) {
 		t.Helper()
 		s := Settings{SiteURL: "http://localhost:1", Templates: map[Kind]string{Invite: location}}

@@ -88,10 +88,8 @@ const verbatim = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 
 // escapeTarget escapes the whole target if it contains any byte that is not in verbatim.
 func escapeTarget(target string) string {
-	for i := range len(target) {
-		if strings.IndexByte(verbatim, target[i]) < 0 {
-			return url.QueryEscape(target)
-		}
+	if strings.Trim(target, verbatim) != "" {
+		return url.QueryEscape(target)
 	}
 	return target
 }

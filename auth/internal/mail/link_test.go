@@ -4,15 +4,15 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 func TestLinks(t *testing.T) {
 	f := func(p Paths, external, linkType, hash, target, want string) {
 		t.Helper()
 		l, err := NewLinks(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := l.URL(external, linkType, hash, target); got != want {
 			t.Errorf("link is\n%s, want\n%s", got, want)
 		}
@@ -83,9 +83,7 @@ func FuzzLinks(f *testing.F) {
 	f.Add("ab", "https://app.acme.test/home?a=b&c#d")
 	f.Add("pkce_ab", "x+y z;%41\r\n\"'<>")
 	l, err := NewLinks(Paths{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	f.Fuzz(func(t *testing.T, hash, target string) {
 		link := l.URL("https://auth.acme.test/v1", LinkSignup, hash, target)
 		u, err := url.Parse(link)

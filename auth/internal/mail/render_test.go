@@ -15,6 +15,7 @@ import (
 
 	"gatehouse/auth/internal/locale"
 	"gatehouse/auth/internal/provider"
+	"gatehouse/shared/must"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -34,9 +35,7 @@ func everything() Vars {
 func rendered(t *testing.T, r *Renderer, kind Kind, v Vars) Message {
 	t.Helper()
 	m, err := r.Render(t.Context(), Payload{To: "ada@acme.test", Kind: kind, Vars: v})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return m
 }
 
@@ -159,13 +158,9 @@ func TestVariables(t *testing.T) {
 func TestPayload_json(t *testing.T) {
 	p := Payload{To: "a@b.test", Kind: Confirmation, Vars: everything()}
 	text, err := json.Marshal(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var got Payload
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(text, &got))
 	p.Vars.Data = json.RawMessage(`{"name":"Ada \u003cb\u003e","n":12345678901234567,"deep":{"er":"x"}}`)
 	if diff := cmp.Diff(p, got); diff != "" {
 		t.Error(diff)
@@ -205,15 +200,11 @@ func FuzzMail(f *testing.F) {
 	out, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x.test", From: "auth@acme.test"},
 		SenderName: "Acme",
 		Hostname:   "auth.acme.test"})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
 	f.Fuzz(func(t *testing.T, subject, token, name, other string) {
 		data, err := json.Marshal(map[string]string{"name": name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		r.Apply(Settings{Subjects: map[Kind]string{Confirmation: subject}})
 		m := rendered(t, r, Confirmation,
 			Vars{Email: other, Token: token, SiteURL: other, ConfirmationURL: other, Data: data})

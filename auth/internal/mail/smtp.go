@@ -128,12 +128,8 @@ func sendable(address string) bool {
 	if !ok || local == "" || domain == "" || len(address) > 320 {
 		return false
 	}
-	for i := range len(address) {
-		if c := address[i]; c <= ' ' || c >= 0x7f || strings.IndexByte(`<>"(),:;\[]`, c) >= 0 {
-			return false
-		}
-	}
-	return !strings.Contains(domain, "@")
+	breaks := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`<>"(),:;\[]`, r) }
+	return !strings.Contains(domain, "@") && !strings.ContainsFunc(address, breaks)
 }
 
 // Send delivers m to the server. Failures after the server has accepted the mail are not errors.

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/shared/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,9 +34,7 @@ func sender(t *testing.T, s *smtptest.Server, change func(*SMTPOptions)) *SMTP {
 		change(&o)
 	}
 	out, err := NewSMTP(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return out
 }
 
@@ -50,13 +49,9 @@ func aMail() Message {
 func TestSMTP_theMail(t *testing.T) {
 	s := smtptest.Start(t, smtptest.Options{StartTLS: true})
 	headers, err := ParseHeaders(`{"X-Kind": ["$messageType"], "X-Two": ["a", "b\r\nBcc: evil@x.test"]}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	out := sender(t, s, func(o *SMTPOptions) { o.Headers = headers; o.SenderName = "Acme, \"Äuth\"\r\nBcc: x@y.test" })
-	if err := out.Send(t.Context(), aMail()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, out.Send(t.Context(), aMail()))
 	got := s.Mails()
 	if len(got) != 1 {
 		t.Fatalf("%d mails", len(got))
@@ -90,22 +85,16 @@ func TestSMTP_theMail(t *testing.T) {
 	}
 
 	_, params, err := mime.ParseMediaType(msg.Header.Get("Content-Type"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var parts []string
 	for r := multipart.NewReader(msg.Body, params["boundary"]); ; {
 		p, err := r.NextRawPart()
 		if err == io.EOF {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		text, err := io.ReadAll(quotedprintable.NewReader(p))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		parts = append(parts, p.Header.Get("Content-Type"), strings.ReplaceAll(string(text), "\r\n", "\n"))
 	}
 	if diff := cmp.Diff([]string{"text/plain; charset=UTF-8", aMail().Text, "text/html; charset=UTF-8", aMail().HTML},
@@ -119,9 +108,7 @@ func TestSMTP_encryption(t *testing.T) {
 		t.Helper()
 		s := smtptest.Start(t, o)
 		out := sender(t, s, func(o *SMTPOptions) { o.Encryption = e })
-		if err := out.Send(t.Context(), aMail()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, out.Send(t.Context(), aMail()))
 		if got := s.Mails(); len(got) != 1 || got[0].Encrypted != encrypted {
 			t.Errorf("%s, %+v: %+v", e, o, got)
 		}
@@ -199,9 +186,7 @@ func TestSMTP_signIn(t *testing.T) {
 	// In clear to another machine nothing but a proof is sent.
 	out, err := NewSMTP(
 		SMTPOptions{SMTPSettings: SMTPSettings{Host: "mail.acme.test", From: "auth@acme.test", User: "u"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := out.auth([]string{"PLAIN", "LOGIN"}, false); err == nil {
 		t.Error("the password goes over the wire in clear")
 	}

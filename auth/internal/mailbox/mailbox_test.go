@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/auth/internal/mail"
+	"gatehouse/shared/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,9 +34,7 @@ func put(t *testing.T, b *Box, to string, kind mail.Kind) uuid.UUID {
 		ID: id, At: noon, Kind: kind, To: to, Subject: "Hi <b>", HTML: "<p>Hi</p><script>x</script>", Text: "Hi\n",
 		Link: "https://auth.test/verify?token=a&type=b", Code: "123456", Locale: "de",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return id
 }
 
@@ -53,11 +52,9 @@ func TestHandler(t *testing.T) {
 	b := newBox()
 	first := put(t, b, "ada@acme.test", mail.Confirmation)
 	put(t, b, "bob@acme.test", mail.MagicLink)
-	if err := b.SendText(t.Context(), uuid.New(),
+	must.Succeed(t, b.SendText(t.Context(), uuid.New(),
 		mail.SMS{To: "15550001", Text: "Your code is 654321", Token: "654321", Kind: "sms",
-			Channel: "sms"}); err != nil {
-		t.Fatal(err)
-	}
+			Channel: "sms"}))
 	f := func(target string, status int, contentType string, holds ...string) {
 		t.Helper()
 		w := get(t, b, "GET", target, "localhost:8083")
@@ -204,9 +201,7 @@ func TestServe(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	b := newBox()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Serve(ctx, l, log) }()
@@ -234,9 +229,7 @@ func TestServe(t *testing.T) {
 	<-waiting
 
 	all, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := b.Serve(t.Context(), all, log); err == nil {
 		t.Error("it serves the whole world")
 	}

@@ -10,6 +10,7 @@ import (
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // unmirrored are our columns of the mirrored tables that have no former column, or must not be copied to it.
@@ -28,14 +29,10 @@ func TestColumns(t *testing.T) {
 	url := storetest.URL(t)
 	formertest.CreateSchema(t, url, "auth", formertest.Newest)
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(t.Context())
 	there, err := former.ReadSchema(t.Context(), c, "auth")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, table := range []rows{{here: "users", there: "users", columns: userColumns}, identities, factors, sessions} {
 		var known []string
 		for _, column := range table.columns {
@@ -50,9 +47,7 @@ func TestColumns(t *testing.T) {
 		slices.Sort(known)
 		rows, err := c.Query(t.Context(), `select a.attname::text from pg_attribute a
 			where a.attrelid = $1::regclass and a.attnum > 0 and not a.attisdropped order by 1`, table.here)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		ours, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		slices.Sort(ours)
 		if err != nil || !slices.Equal(ours, known) {

@@ -18,6 +18,7 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -36,9 +37,7 @@ type moved struct {
 func as(t testing.TB, link, role, path string) string {
 	t.Helper()
 	u, err := url.Parse(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	u.User = url.User(role)
 	q := u.Query()
 	if path != "" {
@@ -74,22 +73,16 @@ func (m *moved) carry(t testing.TB) {
 	m.exec(t, "create schema gatehouse authorization gatehouse")
 	var err error
 	m.db, err = store.Open(t.Context(), store.Options{URL: m.daemon, Settings: store.Settings{Namespace: m.namespace, MaxConns: 10}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(m.db.Close)
 	if _, err := m.db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	source, err := former.OpenSource(t.Context(), m.admin, "auth")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer source.Close()
 	keys, err := former.ParseKeys(formertest.Keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var log bytes.Buffer
 	err = takeover.Run(t.Context(), takeover.Options{Source: source, DB: m.db, Out: &log, Log: &log,
 		LeaveOut: []string{"passwords", "saml", "web3", "webauthn", "oauth"},
@@ -104,9 +97,7 @@ func (m *moved) carry(t testing.TB) {
 func connect(t testing.TB, link string) *pgx.Conn {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { c.Close(context.Background()) })
 	return c
 }
@@ -159,9 +150,7 @@ func (m *moved) names(sql string) string {
 func one[T any](t testing.TB, m *moved, sql string, args ...any) (v T) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), m.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(context.Background())
 	if err := c.QueryRow(t.Context(), m.names(sql), args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", sql, err)

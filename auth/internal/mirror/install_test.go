@@ -16,6 +16,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -93,12 +94,10 @@ func TestInstall_refusals(t *testing.T) {
 			m.exec(t, test.undo)
 		}
 	}
-	if err := pgx.BeginFunc(t.Context(), m.conn, func(pgx.Tx) error {
+	must.Succeed(t, pgx.BeginFunc(t.Context(), m.conn, func(pgx.Tx) error {
 		m.exec(t, "delete from auth.users where id = $1", carried)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	m.refused(t, "", "1 users were deleted there since the takeover was closed: delete from \"gatehouse\".\"users\" where id in ('"+
 		carried.String()+"');")
 	m.exec(t, "alter table auth.users force row level security; alter table auth.identities force row level security")
@@ -116,17 +115,11 @@ func TestInstall_refusals(t *testing.T) {
 func (m *moved) advice(t testing.TB) former.Advice {
 	t.Helper()
 	source, err := former.OpenSource(t.Context(), as(t, m.admin, "supabase_auth_admin", ""), "auth")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer source.Close()
-	if err := source.Inspect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, source.Inspect(t.Context()))
 	a, err := source.Advise(t.Context(), former.Target{Schema: "gatehouse", Namespace: m.namespace, Role: "gatehouse", Same: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return a
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mirror"
+	"gatehouse/shared/must"
 )
 
 // look is what auth check says, by the daemon's role, which has no right on the tables there.
@@ -18,9 +19,7 @@ func (m *moved) look(t testing.TB) (wrong, doubts []string) {
 	o := m.options(&bytes.Buffer{})
 	o.URL = m.daemon
 	wrong, doubts, err := mirror.Look(t.Context(), o, m.installed(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	// Roles are the cluster's, and other tests make members meanwhile.
 	return wrong, slices.DeleteFunc(doubts, func(text string) bool {
 		return strings.Contains(text, " is a member of ") && !strings.HasPrefix(text, "role looker_")
@@ -30,9 +29,7 @@ func (m *moved) look(t testing.TB) (wrong, doubts []string) {
 func (m *moved) installed(t testing.TB) bool {
 	t.Helper()
 	state, err := m.db.Mirror(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return state.Installed
 }
 

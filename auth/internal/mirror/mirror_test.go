@@ -10,6 +10,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 // What is changed here is there at the end of the same transaction, without hashes.
@@ -22,9 +23,7 @@ func TestMirror(t *testing.T) {
 			m.install(t)
 			m.check(t, true)
 			u := newUser("mia@staff.example")
-			if err := m.send(t, func(b *store.Batch) { b.InsertUser(u) }); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, m.send(t, func(b *store.Batch) { b.InsertUser(u) }))
 			type row struct {
 				Email, Hash, Name, Profile, Confirmed string
 				Staff, Here                           bool
@@ -72,9 +71,7 @@ func TestScrub(t *testing.T) {
 	out.Reset()
 	o := m.options(&out)
 	o.SQL = true
-	if err := mirror.Scrub(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, mirror.Scrub(t.Context(), o))
 	// psql goes on after a statement that fails, and then nothing says that scrub has run.
 	m.exec(t, `create function app.fail() returns trigger language plpgsql as $$ begin
 		raise exception 'by %', current_user; end $$;

@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -24,9 +25,7 @@ func TestPgBouncer(t *testing.T) {
 		bouncer := testdb.PgBouncer(t, server, "default_pool_size = 3", "pool_mode = "+mode)
 		link := bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe"
 		db, err := store.Open(t.Context(), store.Options{URL: link, Settings: store.Settings{MaxConns: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(db.Close)
 		through := func(o *mirror.Options) { o.URL, o.DB = link, db }
 		for range 2 { // the second time on connections that the first one has used
@@ -49,15 +48,11 @@ func TestPgBouncer(t *testing.T) {
 		db.Close()
 		for range 6 {
 			c, err := pgx.Connect(t.Context(), link)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			var left string
-			if err := c.QueryRow(t.Context(), `select concat_ws(' ', current_user, current_setting('statement_timeout'),
+			must.Succeed(t, c.QueryRow(t.Context(), `select concat_ws(' ', current_user, current_setting('statement_timeout'),
 				current_setting('lock_timeout'), current_setting('transaction_isolation'),
-				(select count(*) from pg_prepared_statements))`).Scan(&left); err != nil {
-				t.Fatal(err)
-			}
+				(select count(*) from pg_prepared_statements))`).Scan(&left))
 			c.Close(t.Context())
 			if left != "postgres 0 0 read committed 0" {
 				t.Errorf("%s: a connection has %s", mode, left)

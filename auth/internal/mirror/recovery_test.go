@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // repairing is the backend that repairs, in a state of pg_stat_activity.
@@ -153,9 +154,7 @@ func TestRepair_meanwhile(t *testing.T) {
 	m.install(t)
 	here, there := m.add(t, "here@example.org"), m.add(t, "there@example.org")
 	var out bytes.Buffer
-	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, mirror.Drop(t.Context(), m.options(&out)))
 	m.exec(t, `update {H}users set user_metadata = '{"old": 1}' where email in ('here@example.org', 'there@example.org')`)
 	owner := connect(t, as(t, m.admin, "app_owner", ""))
 	m.install(t, func(o *mirror.Options) {
@@ -210,14 +209,10 @@ func TestWayBack(t *testing.T) {
 	}
 	m.exec(t, "update {H}sessions set ended_at = now(), ended_reason = 'signout' where user_id = $1", carried)
 	m.exec(t, "update {H}users set banned_until = '2100-01-01' where id = $1", other.ID)
-	if err := m.send(t, func(b *store.Batch) { b.DeleteUser(gone.ID) }); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, m.send(t, func(b *store.Batch) { b.DeleteUser(gone.ID) }))
 	profiles := one[string](t, m, "select string_agg(p::text, ',' order by id) from app.profiles p")
 	var out bytes.Buffer
-	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, mirror.Drop(t.Context(), m.options(&out)))
 	var again bytes.Buffer // when the first output is lost
 	if err := mirror.Drop(t.Context(), m.options(&again)); err != nil || again.String() != out.String() {
 		t.Errorf("dropped again: %v\n%s\nat first:\n%s", err, again.String(), out.String())

@@ -19,6 +19,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 // What happened between the closing and the install is put in order: new and deleted users, two swapped addresses, one
@@ -35,9 +36,7 @@ func TestRepair(t *testing.T) {
 			u.ID = uuid.Max // of the last batch
 		}
 		id[name] = u.ID
-		if err := m.send(t, func(b *store.Batch) { b.InsertUser(u) }); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, m.send(t, func(b *store.Batch) { b.InsertUser(u) }))
 	}
 	m.exec(t, "update {H}users set phone = '333' where id = $1", id["c"])
 	m.exec(t, "update {H}users set phone = '111' where id = $1", id["e"])
@@ -48,14 +47,10 @@ func TestRepair(t *testing.T) {
 	m.exec(t, link, id["e"], "google", "43")
 	m.install(t)
 	var out bytes.Buffer
-	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.send(t, func(b *store.Batch) {
+	must.Succeed(t, mirror.Drop(t.Context(), m.options(&out)))
+	must.Succeed(t, m.send(t, func(b *store.Batch) {
 		b.EraseUser(store.EraseUser{ID: id["soft"], Now: time.Now(), Email: "erased"})
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, sql := range []string{
 		"update {H}users set email = 'tmp@example.org' where id = '{a}'",
 		"update {H}users set email = 'a@example.org' where id = '{b}'",
@@ -100,9 +95,7 @@ func TestRepair(t *testing.T) {
 	out.Reset()
 	m.exec(t, `create function app.stubborn() returns trigger language plpgsql as $$ begin
 		new.aud = 'other'; return new; end $$`)
-	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, mirror.Drop(t.Context(), m.options(&out)))
 	m.exec(t, `create trigger a_stubborn before insert or update on auth.users for each row execute function app.stubborn()`)
 	m.exec(t, "update {H}users set user_metadata = '{}' where id = $1", id["a"])
 	out.Reset()

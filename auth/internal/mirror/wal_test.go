@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 // BenchmarkWAL reports the bytes of WAL that a request writes without a mirror (off), and how many more with one and the
@@ -31,9 +32,7 @@ func BenchmarkWAL(b *testing.B) {
 			}
 		}
 	}
-	if err := mirror.Drop(b.Context(), m.options(&out)); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, mirror.Drop(b.Context(), m.options(&out)))
 	m.exec(b, `insert into {H}users (id, aud, role, email, created_at, updated_at, email_confirmed_at)
 		select gen_random_uuid(), 'authenticated', 'authenticated', 'new' || n || '@example.org', now(), now(), now()
 		from generate_series(1, 5000) n`)
@@ -51,9 +50,7 @@ func (m *moved) wal(b testing.TB) map[string]int {
 	}
 	var spare []uuid.UUID
 	batch := func(f func(*store.Batch)) {
-		if err := m.send(b, f); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, m.send(b, f))
 	}
 	requests := map[string]func(i int){
 		"sign-in": func(i int) {
@@ -61,9 +58,7 @@ func (m *moved) wal(b testing.TB) map[string]int {
 			_, err := m.db.OpenSession(ctx, store.OpenSession{Session: store.NewSession{ID: uuid.New(), User: users[i].ID,
 				At: now, UserAgent: "agent", IP: "192.0.2.1", AAL: 1, AMR: []byte(`[{"method": "password", "timestamp": 1930000000}]`)},
 				IfPassword: users[i].PasswordHash, Audit: store.Audit{At: now, Action: store.ActionLogin, Actor: users[i].ID}})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, err)
 		},
 		"metadata": func(i int) {
 			batch(func(q *store.Batch) {

@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 // signUp makes a confirmed user with an identity.
@@ -22,9 +23,7 @@ func (m *moved) signUp(t testing.TB, email string) store.User {
 		b.InsertIdentity(store.Identity{ID: uuid.New(), UserID: u.ID, Provider: "email", ProviderID: u.ID.String(), Email: email,
 			Data: []byte(`{"email": "` + email + `"}`), CreatedAt: noon, UpdatedAt: noon})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return u
 }
 
@@ -146,9 +145,7 @@ func TestFunctions_rights(t *testing.T) {
 	rows, err := m.conn.Query(t.Context(), `select p.proname::text, coalesce((select string_agg('null::' || format_type(a, null), ', ')
 		from unnest(p.proargtypes) a), ''), p.prorettype::regtype::text
 		from pg_proc p where p.pronamespace = 'gatehouse'::regnamespace and p.proname like 'mirror%'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	functions, err := pgx.CollectRows(rows, pgx.RowToStructByPos[made])
 	if err != nil || len(functions) < 20 {
 		t.Fatalf("%d functions, %v", len(functions), err)

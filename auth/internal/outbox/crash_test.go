@@ -20,6 +20,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -147,9 +148,7 @@ func TestChaos(t *testing.T) {
 	// The clock moves to the next try when nothing is being sent: no lease ends by itself.
 	await.True(t, "all sent", func() bool {
 		list, err := db.Messages(t.Context(), store.MessageFilter{State: "pending", Limit: 1000}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		next := time.Hour
 		for _, m := range list {
 			wait := m.DueAt.Sub(c.Now())
@@ -187,9 +186,7 @@ func TestKilledSender(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
 	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 4}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	s := smtptest.Start(t, smtptest.Options{})
 	s.Behave(smtptest.At(smtptest.Taken, smtptest.Action{Hang: true}))
@@ -198,13 +195,9 @@ func TestKilledSender(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childURL+"="+url, childSMTP+"="+net.JoinHostPort(s.Host(), strconv.Itoa(s.Port())))
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Start())
 	await.True(t, "the server has it", func() bool { return len(s.Mails()) == 1 })
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Process.Kill())
 	cmd.Wait()
 	s.Behave(nil)
 
@@ -230,9 +223,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 	p := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	db, err := store.Open(t.Context(),
 		store.Options{URL: p.PostgresURL("postgres"), Settings: store.Settings{MaxConns: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -252,9 +243,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 	<-killed
 	c.Advance(2 * time.Minute)
 	out.Wake()
-	if err := p.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Restart(t.Context()))
 	await.True(t, "noted", func() bool {
 		list, err := db.Messages(t.Context(), store.MessageFilter{State: "sent", Limit: 10}, time.Now())
 		return err == nil && len(list) == 1 && list[0].ID == id

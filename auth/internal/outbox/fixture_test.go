@@ -21,6 +21,7 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -49,9 +50,7 @@ func (c *clock) Advance(d time.Duration) { c.at.Add(int64(d)) }
 func order(t testing.TB, db *store.DB, now time.Time, channel string, payload any) uuid.UUID {
 	t.Helper()
 	text, err := json.Marshal(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	id := uuid.New()
 	return orderSealed(t, db, now, channel, id, root.Seal(secret.Outbox, text, id[:]))
 }
@@ -61,9 +60,7 @@ func orderSealed(t testing.TB, db *store.DB, now time.Time, channel string, id u
 	b := db.Batch()
 	b.InsertMessage(store.NewMessage{ID: id, Channel: channel, Kind: "magic_link", Payload: sealed, At: now,
 		ExpiresAt: now.Add(time.Hour)})
-	if err := b.Send(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Send(context.Background()))
 	return id
 }
 
@@ -82,9 +79,7 @@ func smtpSender(t testing.TB, s *smtptest.Server, timeout time.Duration) outbox.
 		Hostname:     "auth.acme.test",
 		TLS:          s.ClientTLS(), Timeout: timeout,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: time.Now, Log: quiet()}), out)
 }
 
@@ -112,9 +107,7 @@ func start(t testing.TB, o outbox.Options) (out *outbox.Outbox, stop func()) {
 func row(t testing.TB, db *store.DB, id uuid.UUID) store.Message {
 	t.Helper()
 	list, err := db.Messages(context.Background(), store.MessageFilter{Limit: 1000}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, m := range list {
 		if m.ID == id {
 			return m

@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // A process dies after the receiver took its mails. They are sent once more, but for those whose link was used since.
@@ -23,9 +24,7 @@ func TestSecondAttempt(t *testing.T) {
 	user := store.User{ID: uuid.New(), Aud: "authenticated", Email: "ada@acme.test", CreatedAt: noon, UpdatedAt: noon,
 		AppMetadata: json.RawMessage(`{}`), UserMetadata: json.RawMessage(`{}`)}
 	text, err := json.Marshal(aMail("ada@acme.test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ids := map[string]uuid.UUID{}
 	b := db.Batch()
 	b.InsertUser(user)
@@ -43,9 +42,7 @@ func TestSecondAttempt(t *testing.T) {
 		b.InsertMessage(store.NewMessage{ID: id, User: user.ID, Channel: mail.ChannelEmail, Kind: m.kind,
 			Payload: root.Seal(secret.Outbox, text, id[:]), At: at, ExpiresAt: noon.Add(time.Hour)})
 	}
-	if err := b.Send(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Send(t.Context()))
 	c.Advance(time.Second)
 	taken, err := db.ClaimMessagesOf(t.Context(), mail.ChannelEmail, c.Now(), lease, 10) // by the process that dies
 	if err != nil || len(taken) != 3 {
@@ -53,9 +50,7 @@ func TestSecondAttempt(t *testing.T) {
 	}
 	used := db.Batch()
 	used.DeleteTokens(user.ID, store.KindMagicLink)
-	if err := used.Send(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, used.Send(t.Context()))
 	c.Advance(2 * lease)
 	start(t, outbox.Options{DB: db, Now: c.Now,
 		Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})

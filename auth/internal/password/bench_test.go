@@ -3,6 +3,8 @@ package password
 import (
 	"context"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 // Through the workers, as a sign-in pays it: the hand-over costs a few microseconds.
@@ -10,9 +12,7 @@ func BenchmarkCheck(b *testing.B) {
 	for _, setting := range []string{"bcrypt:4", "bcrypt:10", "argon2id:19456,2,1"} {
 		b.Run(setting, func(b *testing.B) {
 			p, err := ParseParams(setting)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, err)
 			w := NewWorkers(Options{Workers: 1, Params: p})
 			defer w.Close()
 			for b.Loop() {
@@ -28,8 +28,6 @@ func BenchmarkHandOver(b *testing.B) {
 	w := NewWorkers(Options{Workers: 1})
 	defer w.Close()
 	for b.Loop() {
-		if err := w.do(context.Background(), func() {}); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, w.do(context.Background(), func() {}))
 	}
 }

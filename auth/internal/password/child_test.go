@@ -10,13 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/logtest"
+	"gatehouse/shared/must"
 )
 
 // children are what the test binary can be when it is started as a child, by the argument that says which.
@@ -175,9 +175,7 @@ func TestChildKilledDuringARequest(t *testing.T) {
 	}})
 	defer w.Close()
 	p, _, err := w.child.running()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	type result struct {
 		ok  bool
 		err error
@@ -230,17 +228,13 @@ func TestChildDiesOfEachRequest(t *testing.T) {
 // A child has the next request before it has answered the last, so that its workers never wait for one.
 func TestChildHasTheNextRequest(t *testing.T) {
 	w, _ := withChild(t, "pairs", 1)
-	var asked sync.WaitGroup
-	for range 2 {
-		asked.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			if ok, _, err := w.Check(ctx, bcryptVector, "U*U"); !ok || err != nil {
-				t.Error(ok, err)
-			}
-		})
-	}
-	asked.Wait()
+	await.Together(2, func(int) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if ok, _, err := w.Check(ctx, bcryptVector, "U*U"); !ok || err != nil {
+			t.Error(ok, err)
+		}
+	})
 	w.running.Add(2)
 	defer w.running.Add(-2)
 	if s := w.Stats(); s.Running != 1 || s.Waiting != 1 {
@@ -376,19 +370,13 @@ func owner() error {
 func TestChildEndsWithItsOwner(t *testing.T) {
 	cmd := childOf("owner")()
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, cmd.Start())
 	var pid int
 	_, err = fmt.Fscan(out, &pid)
 	cmd.Process.Kill()
 	cmd.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			kill(t, pid)
@@ -406,14 +394,10 @@ func alive(pid int) bool {
 // A standard input that is no pipe, or that sends something else, comes from no daemon.
 func TestServe_withoutDaemon(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer null.Close()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer r.Close()
 	if err := Serve(null, w); err != ErrByHand {
 		t.Errorf("a file: %v", err)
@@ -433,9 +417,7 @@ func TestFrames(t *testing.T) {
 		t.Helper()
 		wire := appendRequest(nil, 7, q)
 		back, err := readFrame(bytes.NewReader(wire), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if have, ok := back.decode(); !ok || back.number != 7 || have.kind != q.kind ||
 			have.text != q.text || string(have.password) != string(q.password) {
 			t.Errorf("%v became %v", q, have)
@@ -469,18 +451,12 @@ func TestFramesAreWiped(t *testing.T) {
 	wire := appendRequest(nil, 1, request{opCheck, bcryptVector, []byte("U*U")})
 	in := &keeping{r: bytes.NewReader(bytes.Clone(wire))}
 	s := service{in: in, out: io.Discard}
-	if err := s.work(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.work())
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer r.Close()
 	defer w.Close()
-	if err := (&process{in: w}).write(wire); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, (&process{in: w}).write(wire))
 	for _, b := range append(in.seen, wire) {
 		if bytes.Contains(b, []byte("U*U")) {
 			t.Errorf("%q is left", b)

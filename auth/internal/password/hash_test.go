@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 // Vectors: crypt_blowfish, the argon2 reference implementation, Firebase's scrypt, passlib.
@@ -43,9 +45,7 @@ func TestHashOf(t *testing.T) {
 	f := func(setting, prefix string) {
 		t.Helper()
 		p, err := ParseParams(setting)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		hash, err := p.hash([]byte("correct horse"))
 		if err != nil || !strings.HasPrefix(hash, prefix) {
 			t.Fatalf("%s makes %s, %v", setting, hash, err)
@@ -101,9 +101,7 @@ func TestBcrypt72Bytes(t *testing.T) {
 	long := strings.Repeat("0123456789", 8)
 	p := Params{cost: 4}
 	hash, err := p.hash([]byte(long[:72]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	h, _ := parse(hash)
 	f := func(password string, want bool) {
 		t.Helper()
@@ -146,9 +144,7 @@ func TestNeedsRehash(t *testing.T) {
 	f := func(setting, hash string, want bool) {
 		t.Helper()
 		p, err := ParseParams(setting)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if have := needsRehash(p, hash); have != want {
 			t.Errorf("%s, %s: %v, want %v", setting, hash, have, want)
 		}

@@ -67,11 +67,7 @@ func ParseParams(text string) (Params, error) {
 		if len(parts) != 3 {
 			return Params{}, errors.New("argon2id has three costs: memory in KiB, passes, lanes")
 		}
-		a, err := parseArgonCosts(parts[0], parts[1], parts[2])
-		if err != nil {
-			return Params{}, err
-		}
-		return Params{argon: true, memory: a.memory, time: a.time, threads: a.threads}, nil
+		return parseArgonCosts(parts[0], parts[1], parts[2])
 	}
 	return Params{}, errors.New("a password hash is bcrypt:COST or argon2id:MEMORY,PASSES,LANES")
 }

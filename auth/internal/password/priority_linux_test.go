@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"gatehouse/shared/must"
 )
 
 // A descriptor that this process inherited without close-on-exec does not reach the child: neither by the system call
@@ -15,9 +17,7 @@ func TestCloseOnExec(t *testing.T) {
 	for name, mark := range map[string]func() error{"closeOnExec": closeOnExec,
 		"closeListedOnExec": closeListedOnExec} {
 		fd, err := syscall.Dup(0) // unmarked
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer syscall.Close(fd)
 		if err := mark(); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -37,12 +37,8 @@ func TestCPUQuota(t *testing.T) {
 		root := t.TempDir()
 		for i := 0; i < len(files); i += 2 {
 			file := filepath.Join(root, files[i])
-			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, []byte(files[i+1]), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			must.Succeed(t, os.WriteFile(file, []byte(files[i+1]), 0o644))
 		}
 		if have, ok := cpuQuota(root); ok != (want > 0) || ok && have != want {
 			t.Errorf("%v, %v; want %v", have, ok, want)

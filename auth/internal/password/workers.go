@@ -2,6 +2,7 @@ package password
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -135,7 +136,8 @@ func NewWorkers(o Options) *Workers {
 // Use changes how new passwords are hashed, and with it the cost of a check for an unknown user.
 func (w *Workers) Use(p Params) { w.current.Store(&settings{params: p, dummy: p.dummy()}) }
 
-// Hash makes the hash of a new password. It fails with ErrTooLong, a *Busy, ErrClosed, or ctx's error.
+// Hash makes the hash of a new password. It fails with ErrTooLong, a *Busy, also if ctx's deadline passes, ErrClosed, or
+// ctx's error.
 func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
 	if len(password) > MaxBytes {
 		return "", ErrTooLong
@@ -186,6 +188,9 @@ func (w *Workers) compute(ctx context.Context, q request) (response, error) {
 		}
 		clear(q.password)
 	})
+	if errors.Is(err, context.DeadlineExceeded) { // as if the queue were full: the wait for a worker took the time
+		err = &Busy{RetryAfter: 2 * time.Second}
+	}
 	if err != nil {
 		return response{}, err // do not read a and failed: the worker may still write them
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 func TestApple(t *testing.T) {
@@ -20,13 +21,9 @@ func TestApple(t *testing.T) {
 		t.Helper()
 		b, err := p.Begin(t.Context(),
 			Start{State: "s", Scopes: "more", Params: url.Values{"prompt": {"none"}, "response_mode": {"query"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		back, err := f.Visit(t.Context(), b.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if back.URL != callback || back.Form == nil {
 			t.Fatalf("the callback is %+v, not a POST", back)
 		}

@@ -5,22 +5,20 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 func begin(t *testing.T, set *Set, name string, r Start) (url.Values, Begun) {
 	t.Helper()
 	p, err := set.Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	b, err := p.Begin(t.Context(), r)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 	u, err := url.Parse(b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return u.Query(), b
 }
 
@@ -122,9 +120,7 @@ func TestCallbackErrors(t *testing.T) {
 	f := start(t)
 	set := setOf(t, settingsOf(f))
 	p, err := set.Lookup("github")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, err = p.Finish(t.Context(), url.Values{"error": {"access_denied"}, "error_description": {"The user said no"}},
 		nil)
 	wantError(t, err, http.StatusBadRequest, "", "The user said no", "access_denied")
@@ -139,9 +135,7 @@ func TestCallbackErrors(t *testing.T) {
 	// A code with the verifier of another sign-in.
 	_, b := begin(t, set, "github", Start{State: "s"})
 	back, err := f.Visit(t.Context(), b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, other := begin(t, set, "github", Start{State: "s"})
 	_, err = p.Finish(t.Context(), back.Params(), other.Private)
 	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noCode, "")

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 // clock is a time that tests move.
@@ -56,15 +57,11 @@ func TestDirectoryCaches(t *testing.T) {
 		_, err := d.verified(t.Context(), us, text)
 		return err
 	}
-	var all sync.WaitGroup
-	for range 50 {
-		all.Go(func() {
-			if err := check(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	await.Together(50, func(int) {
+		if err := check(); err != nil {
+			t.Error(err)
+		}
+	})
 	asked(f, "1 documents, 1 key sets", t)
 	c.advance(59 * time.Minute)
 	if err := check(); err != nil {
@@ -269,9 +266,7 @@ func TestReadDocument(t *testing.T) {
 	read := func(text string) (*document, error) {
 		t.Helper()
 		o, err := decodeObject([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return readDocument(o, us)
 	}
 	d, err := read(`{"issuer":"https://idp.example","jwks_uri":"https://keys.example/k","id_token_signing_alg_values_supported":["none","HS256","ES256","RS1","PS512"]}`)
@@ -313,9 +308,7 @@ func TestNoEndpoints(t *testing.T) {
 	} {
 		f.Behave("oidc", b)
 		p, err := setOf(t, settingsOf(f)).Lookup("local")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_, err = p.Begin(t.Context(), Start{State: "s"})
 		wantError(t, err, http.StatusInternalServerError, "unexpected_failure",
 			"Error reaching the external provider", "")

@@ -6,14 +6,13 @@ import (
 	"testing"
 
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 func start(t testing.TB) *fakeidp.Server {
 	t.Helper()
 	s, err := fakeidp.Start(fakeidp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -40,9 +39,7 @@ func settingsOf(f *fakeidp.Server) Settings {
 func setOf(t testing.TB, s Settings) *Set {
 	t.Helper()
 	set, err := New(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(set.Close)
 	return set
 }
@@ -62,9 +59,7 @@ func flow(t testing.TB, f *fakeidp.Server, set *Set, name string, params url.Val
 		return Profile{}, err
 	}
 	back, err := f.Visit(t.Context(), b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got := back.Params().Get("state"); got != "the state" {
 		t.Errorf("%s: the state came back as %q", name, got)
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 // impatient passes connections on to a server, and ends one in which a request arrives after a rest of 2 s, as a server
@@ -14,9 +16,7 @@ import (
 func impatient(t *testing.T, server string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var passing sync.WaitGroup
 	t.Cleanup(func() { l.Close(); passing.Wait() })
 	passing.Go(func() {
@@ -59,9 +59,7 @@ func TestExchange_idleConnection(t *testing.T) {
 	f := start(t)
 	c := clientOf(f, "github")
 	at, err := url.Parse(c.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	at.Host = impatient(t, at.Host)
 	c.URL = at.String()
 	set := setOf(t, Settings{Clients: map[string]Client{"github": c}})

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 func hashed(nonce string) string {
@@ -108,17 +109,13 @@ func TestNative_secondSignature(t *testing.T) {
 	key := func(text string) string {
 		t.Helper()
 		_, a, err := set.IDToken(t.Context(), IDTokenRequest{IDToken: text, Provider: "local", Nonce: "n"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return string(a.Key)
 	}
 	one := sign("1")
 	at := strings.LastIndexByte(one, '.') + 1
 	sig, err := base64.RawURLEncoding.DecodeString(one[at:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s := new(big.Int).SetBytes(sig[32:])
 	s.Sub(elliptic.P256().Params().N, s).FillBytes(sig[32:])
 	twin := one[:at] + base64.RawURLEncoding.EncodeToString(sig)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 const pic = "https://pictures.example.org/ann.png"
@@ -200,13 +201,9 @@ func TestTable(t *testing.T) {
 			}
 			set := setOf(t, settings)
 			p, err := set.Lookup(strings.ToUpper(s.name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			d, err := flow(t, f, set, s.name, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if c := f.Complaints(s.dialect()); c != nil {
 				t.Errorf("the fake complains: %q", c)
 			}
@@ -279,9 +276,7 @@ func (s spec) checkProfile(t *testing.T, f *fakeidp.Server, p *Provider, d Profi
 	t.Helper()
 	want := dataOf(t, strings.NewReplacer("BASE", f.Base(s.dialect()), "PIC", pic).Replace(s.data))
 	text, err := json.Marshal(d.Data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	got := dataOf(t, string(text))
 	anyTime(want, got)
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -346,13 +341,9 @@ func TestPublicAddresses(t *testing.T) {
 	f := func(name, authorize, tokenURL, me, issuer string) {
 		t.Helper()
 		p, err := set.Lookup(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		at, err := p.endpoints(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		call := ""
 		if p.row.profile != "" {
 			call, _, _ = strings.Cut(p.apiURL()+p.row.profile, "?")

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 // TestRFC5849 are the examples of RFC 5849: the base string of section 3.4.1.1, and the requests of section
@@ -33,9 +34,7 @@ func TestRFC5849(t *testing.T) {
 	f := func(method, address, timestamp, nonce, tok, tokenSecret, signature string, more ...[2]string) {
 		t.Helper()
 		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		all := append(pairs{{"oauth_consumer_key", "dpf43f3p2l4k3l03"}, {"oauth_signature_method", "HMAC-SHA1"},
 			{"oauth_timestamp", timestamp}, {"oauth_nonce", nonce}}, more...)
 		for name, values := range u.Query() {
@@ -99,21 +98,13 @@ func TestTwitter(t *testing.T) {
 
 	// Another user's request token.
 	p, err := set.Lookup("twitter")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	mine, err := p.Begin(t.Context(), Start{State: "mine"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	other, err := p.Begin(t.Context(), Start{State: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	back, err := f.Visit(t.Context(), other.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f.Reset()
 	wantError(t, finish(t, p, back, mine.Private), http.StatusBadRequest, "bad_oauth_callback",
 		"OAuth callback with the request token of another sign-in", "")

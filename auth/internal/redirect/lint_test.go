@@ -21,7 +21,7 @@ func TestList_Lint(t *testing.T) {
 		if !strings.Contains(got, "such as "+example+":") {
 			t.Errorf("%s: %q, want the example %s", pattern, got, example)
 		}
-		if r := &l.rules[0]; !r.host.match(example) {
+		if r := &l.rules[0]; !r.host.MatchString(example) {
 			t.Errorf("%s does not match %s", pattern, example)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 )
 
@@ -16,15 +17,15 @@ type rule struct {
 	text    string
 	scheme  string
 	slashes bool
-	host    glob
+	host    *regexp.Regexp
 	pattern string // of the host
 	// literalHost: the host has no wildcard. Only such a rule can match an IP address that is not loopback.
 	literalHost bool
 	// wide: the pattern ends in ** within the host, and matches any port, path and query.
 	wide    bool
 	hasPort bool
-	port    glob
-	rest    glob
+	port    *regexp.Regexp
+	rest    *regexp.Regexp
 }
 
 // compile reads one pattern.
@@ -85,7 +86,7 @@ func (r *rule) compileAuthority(authority string, special, end bool) (err error)
 		if port != "" && port[0] != ':' {
 			return errors.New("something other than a port follows the IPv6 address")
 		}
-		r.host, r.literalHost = stars(strings.ToLower(host), hostLabel, hostRun), true
+		host, r.literalHost = strings.ToLower(host), true
 	} else {
 		if i := strings.IndexByte(authority, ':'); i >= 0 {
 			host, port = authority[:i], authority[i:]
@@ -100,7 +101,10 @@ func (r *rule) compileAuthority(authority string, special, end bool) (err error)
 			host = strings.ToLower(host)
 		}
 		r.literalHost = strings.IndexByte(host, '*') < 0
-		r.host, r.pattern = stars(host, hostLabel, hostRun), host
+		r.pattern = host
+	}
+	if r.host, err = stars(host, hostLabel, hostRun); err != nil {
+		return err
 	}
 	r.wide = end && port == "" && strings.HasSuffix(host, "**")
 	if port == "" {
@@ -115,8 +119,8 @@ func (r *rule) compileAuthority(authority string, special, end bool) (err error)
 		r.hasPort = false // the default port, which targets may omit
 		return nil
 	}
-	r.port = stars(port, digits, digits)
-	return nil
+	r.port, err = stars(port, digits, digits)
+	return err
 }
 
 // match reports whether the rule allows a well-formed target.
@@ -132,7 +136,7 @@ func (r *rule) match(t *target) bool {
 		if t.special() || t.ip.IsValid() {
 			host = strings.ToLower(host)
 		}
-		if !r.host.match(host) {
+		if !r.host.MatchString(host) {
 			return false
 		}
 		if r.wide {
@@ -142,20 +146,20 @@ func (r *rule) match(t *target) bool {
 			return false
 		}
 	}
-	if !r.rest.match(t.rest) {
+	if !r.rest.MatchString(t.rest) {
 		return false
 	}
 	// https://one.test/app/** must not allow /app/../admin, which leads to /admin: if dots change a path, the resolved
 	// path must be allowed too.
 	plain, changed := withoutDots(t.rest)
-	return !changed || r.rest.match(plain)
+	return !changed || r.rest.MatchString(plain)
 }
 
 func (r *rule) matchPort(t *target) bool {
 	if !r.hasPort {
 		return t.port == "" || t.port == (&target{scheme: t.scheme}).effectivePort()
 	}
-	return t.port != "" && r.port.match(t.port)
+	return t.port != "" && r.port.MatchString(t.port)
 }
 
 // withoutDots resolves . and .. in the path as browsers do, their percent-encoded spellings included.

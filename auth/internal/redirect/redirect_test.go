@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 const (
@@ -17,9 +19,7 @@ const (
 func mustNew(t testing.TB, site, list string) *List {
 	t.Helper()
 	l, err := New(site, strings.Split(list, ","), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return l
 }
 
@@ -74,9 +74,7 @@ func TestAllowed_workedExamples(t *testing.T) {
 func TestAllowed_bypassAttempts(t *testing.T) {
 	l := mustNew(t, testSite, testList)
 	file, err := os.Open("testdata/bypass.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer file.Close()
 	seen := map[string]bool{}
 	attempts := 0
@@ -188,9 +186,7 @@ func TestAllowed_loopback(t *testing.T) {
 	f := func(site, list string, anyPort bool, target string, want bool) {
 		t.Helper()
 		l, err := New(site, strings.Split(list, ","), anyPort)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := l.Allowed(target); got != want {
 			t.Errorf("site %s, list %q: Allowed(%q) = %v", site, list, target, got)
 		}
@@ -299,9 +295,7 @@ func BenchmarkAllowed(b *testing.B) {
 func FuzzAllowed(f *testing.F) {
 	l := mustNew(f, testSite, testList)
 	file, err := os.ReadFile("testdata/bypass.txt")
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	for line := range strings.Lines(string(file)) {
 		var target string
 		quoted, _, _ := strings.Cut(line, "\t")

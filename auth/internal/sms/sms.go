@@ -58,17 +58,8 @@ type vendor interface {
 
 // vendor returns the vendor of the chosen gateway; nil for "" and for unknown names.
 func (s Settings) vendor() vendor {
-	switch s.Provider {
-	case "twilio":
-		return s.Twilio
-	case "messagebird":
-		return s.MessageBird
-	case "textlocal":
-		return s.Textlocal
-	case "vonage":
-		return s.Vonage
-	}
-	return nil
+	return map[string]vendor{"twilio": s.Twilio, "messagebird": s.MessageBird, "textlocal": s.Textlocal,
+		"vonage": s.Vonage}[s.Provider]
 }
 
 // Missing returns the variables that the chosen gateway requires and that are not set.

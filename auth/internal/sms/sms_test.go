@@ -18,6 +18,7 @@ import (
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/sms/smstest"
+	"gatehouse/shared/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,9 +93,7 @@ func TestSend_whatsApp(t *testing.T) {
 	set := settings("twilio", s.URL())
 	send := func() url.Values {
 		t.Helper()
-		if err := gateway(t, set).SendText(t.Context(), uuid.New(), message("whatsapp")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, gateway(t, set).SendText(t.Context(), uuid.New(), message("whatsapp")))
 		taken := s.Taken()
 		return taken[len(taken)-1].Form
 	}
@@ -408,9 +407,7 @@ func TestSend_log(t *testing.T) {
 	set := settings("twilio", s.URL())
 	set.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	id := uuid.New()
-	if err := gateway(t, set).SendText(t.Context(), id, message("sms")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, gateway(t, set).SendText(t.Context(), id, message("sms")))
 	for _, want := range []string{id.String(), "SM00000000000000000000000000000001", "twilio"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in %s", want, log.String())

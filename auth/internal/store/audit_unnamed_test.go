@@ -3,12 +3,12 @@ package store_test
 import (
 	"encoding/json"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 )
 
 // Rows without an actor share 60 a minute over all replicas, whichever statement writes them. None is lost: what is
@@ -57,11 +57,7 @@ func TestAudit_unnamed(t *testing.T) {
 		}
 		return n, omitted
 	}
-	var wg sync.WaitGroup
-	for i := range 300 {
-		wg.Go(func() { failed(i, noon) })
-	}
-	wg.Wait()
+	await.Together(300, func(i int) { failed(i, noon) })
 	if rows, _ := count(); rows != 60 {
 		t.Errorf("%d rows of 300, want 60", rows)
 	}

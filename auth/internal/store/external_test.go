@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -17,6 +16,8 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/migrations"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -44,28 +45,24 @@ func TestUseExternalState(t *testing.T) {
 	if got, err := db.UseExternalState(t.Context(), bare.Hash, noon); err != nil || cmp.Diff(bare, got) != "" {
 		t.Errorf("%v %s", err, cmp.Diff(bare, got))
 	}
-	var wg sync.WaitGroup
 	var first, later atomic.Int32
-	for range 16 {
-		wg.Go(func() {
-			got, err := db.UseExternalState(t.Context(), want.Hash, noon.Add(time.Second))
-			switch {
-			case err != nil:
-				t.Error(err)
-			case got.UsedAt.IsZero():
-				first.Add(1)
-				if d := cmp.Diff(want, got); d != "" {
-					t.Error(d)
-				}
-			default:
-				later.Add(1)
-				if got.Private != nil || got.CookieHash != nil || got.Challenge != "c" {
-					t.Errorf("%+v", got)
-				}
+	await.Together(16, func(int) {
+		got, err := db.UseExternalState(t.Context(), want.Hash, noon.Add(time.Second))
+		switch {
+		case err != nil:
+			t.Error(err)
+		case got.UsedAt.IsZero():
+			first.Add(1)
+			if d := cmp.Diff(want, got); d != "" {
+				t.Error(d)
 			}
-		})
-	}
-	wg.Wait()
+		default:
+			later.Add(1)
+			if got.Private != nil || got.CookieHash != nil || got.Challenge != "c" {
+				t.Errorf("%+v", got)
+			}
+		}
+	})
 	if first.Load() != 1 || later.Load() != 15 {
 		t.Errorf("%d times the first, %d times later", first.Load(), later.Load())
 	}
@@ -132,23 +129,19 @@ func TestMatches(t *testing.T) {
 func TestSpendIDToken(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	var wg sync.WaitGroup
 	var first atomic.Int32
-	for range 8 {
-		wg.Go(func() {
-			err := db.InTx(t.Context(), func(tx *store.Tx) error {
-				ok, err := tx.SpendIDToken(t.Context(), []byte("key"), noon)
-				if ok {
-					first.Add(1)
-				}
-				return err
-			})
-			if err != nil {
-				t.Error(err)
+	await.Together(8, func(int) {
+		err := db.InTx(t.Context(), func(tx *store.Tx) error {
+			ok, err := tx.SpendIDToken(t.Context(), []byte("key"), noon)
+			if ok {
+				first.Add(1)
 			}
+			return err
 		})
-	}
-	wg.Wait()
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	if first.Load() != 1 {
 		t.Errorf("spent %d times", first.Load())
 	}
@@ -186,15 +179,11 @@ func TestMigrate_external(t *testing.T) {
 	db := open(t, url, "x_")
 	before := fstest.MapFS{}
 	entries, err := migrations.FS.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, e := range entries {
 		if e.Name() < "00008" {
 			text, err := migrations.FS.ReadFile(e.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			before[e.Name()] = &fstest.MapFile{Data: text}
 		}
 	}

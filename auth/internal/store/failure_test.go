@@ -17,6 +17,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -85,17 +86,11 @@ func TestUnavailable(t *testing.T) {
 		store.ErrUnavailable) {
 		t.Errorf("opening: %v", err)
 	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Restart(t.Context()))
 	works()
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Stop())
 	all("frozen", store.ErrUnavailable)
-	if err := server.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Cont())
 	works()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -111,9 +106,7 @@ func TestPool_full(t *testing.T) {
 		localserver.PostgresOptions{Config: []string{"max_connections=9", "superuser_reserved_connections=3"}})
 	url := server.PostgresURL("postgres")
 	setup, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	// Reserved connections are for superusers: be none.
 	if _, err := setup.Exec(t.Context(), "create role plain login; grant all on schema public to plain"); err != nil {
 		t.Fatal(err)
@@ -121,29 +114,23 @@ func TestPool_full(t *testing.T) {
 	setup.Close(t.Context())
 	plain := "user=plain dbname=postgres host=" + server.Dir()
 	db, err := store.Open(t.Context(), store.Options{URL: plain, Settings: store.Settings{MaxConns: 50}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	u := addUser(t, db, "mia@example.org")
-	var wg sync.WaitGroup
-	for range 40 {
-		wg.Go(func() {
-			for range 5 {
-				err := db.InTx(t.Context(), func(tx *store.Tx) error {
-					_, err := tx.LockUser(t.Context(), u.ID)
-					return err
-				})
-				if err != nil {
-					t.Error(err)
-				}
+	await.Together(40, func(int) {
+		for range 5 {
+			err := db.InTx(t.Context(), func(tx *store.Tx) error {
+				_, err := tx.LockUser(t.Context(), u.ID)
+				return err
+			})
+			if err != nil {
+				t.Error(err)
 			}
-		})
-	}
-	wg.Wait()
+		}
+	})
 	if n := db.Pool().Stat().TotalConns(); n > 6 {
 		t.Errorf("%d connections on a server that gives 6", n)
 	}
@@ -167,9 +154,7 @@ func TestPool_idle(t *testing.T) {
 	db, err := store.Open(t.Context(),
 		store.Options{URL: url, Settings: store.Settings{MaxConns: 100, MaxConnIdleTime: time.Millisecond,
 			HealthCheckPeriod: time.Millisecond}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	if n := db.Pool().Stat().TotalConns(); n != 0 {
 		t.Errorf("%d connections that nobody asked for", n)
@@ -257,9 +242,7 @@ func TestCallerTimeout(t *testing.T) {
 	connect := func() *pgx.Conn {
 		t.Helper()
 		c, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { c.Close(context.Background()) })
 		return c
 	}
@@ -270,9 +253,7 @@ func TestCallerTimeout(t *testing.T) {
 			"select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend' "+
 				"order by pid")
 		pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return pids
 	}
 	calls := map[string]func(context.Context) error{
@@ -321,9 +302,7 @@ func TestCallerTimeout(t *testing.T) {
 func TestInTx_tooLate(t *testing.T) {
 	t.Parallel()
 	db, err := store.Open(t.Context(), store.Options{URL: testdb.Postgres(t), Settings: store.Settings{MaxConns: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -331,9 +310,7 @@ func TestInTx_tooLate(t *testing.T) {
 	u := addUser(t, db, "mia@example.org")
 	pid := func() (pid uint32) {
 		t.Helper()
-		if err := db.With(t.Context(), func(c *pgx.Conn) error { pid = c.PgConn().PID(); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, db.With(t.Context(), func(c *pgx.Conn) error { pid = c.PgConn().PID(); return nil }))
 		return pid
 	}
 	before := pid()
@@ -375,18 +352,14 @@ func TestCallerTimeout_lateCancelRequest(t *testing.T) {
 				}
 				return new(net.Dialer).DialContext(ctx, network, addr)
 			}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	u := addUser(t, db, "mia@example.org")
 	other, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer other.Close(context.Background())
 	if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
 		t.Fatal(err)
@@ -401,11 +374,9 @@ func TestCallerTimeout_lateCancelRequest(t *testing.T) {
 	}()
 	await.True(t, "the statement waits for the lock", func() bool {
 		waiting := 0
-		if err := other.QueryRow(t.Context(),
+		must.Succeed(t, other.QueryRow(t.Context(),
 			"select count(*) from pg_locks where not granted and relation = 'users'::regclass").
-			Scan(&waiting); err != nil {
-			t.Fatal(err)
-		}
+			Scan(&waiting))
 		return waiting > 0
 	})
 	cancel()

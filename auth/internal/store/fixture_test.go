@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 // noon is the time at which every test begins.
@@ -19,9 +20,7 @@ var secretOf = sha256.Sum256([]byte("secret"))
 
 func send(t *testing.T, db *store.DB, fill func(*store.Batch)) {
 	t.Helper()
-	if err := try(t, db, fill); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, try(t, db, fill))
 }
 
 func try(t *testing.T, db *store.DB, fill func(*store.Batch)) error {
@@ -78,9 +77,7 @@ func addSession(t *testing.T, db *store.DB, u store.User, at time.Time) uuid.UUI
 func session(t *testing.T, db *store.DB, u store.User, id uuid.UUID) store.Session {
 	t.Helper()
 	_, s, err := db.Caller(t.Context(), u.ID, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 
@@ -88,9 +85,7 @@ func session(t *testing.T, db *store.DB, u store.User, id uuid.UUID) store.Sessi
 func trail(t *testing.T, db *store.DB) (actions []string) {
 	t.Helper()
 	rows, _, err := db.AuditLog(t.Context(), store.AuditFilter{Limit: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, r := range rows {
 		actions = append([]string{r.Action.String()}, actions...)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -18,9 +19,7 @@ import (
 func TestCallFunction(t *testing.T) {
 	ctx, url := context.Background(), testdb.Postgres(t)
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(ctx)
 	for _, sql := range []string{
 		`create schema hooks`,
@@ -36,9 +35,7 @@ func TestCallFunction(t *testing.T) {
 		}
 	}
 	db, err := store.Open(ctx, store.Options{URL: url})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	call := func(f string, limit time.Duration) (string, error) {
 		out, err := db.CallFunction(ctx, "hooks", f, []byte(`{"a":1}`), limit)
@@ -77,9 +74,7 @@ func TestCallFunction_leavesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, url := t.Context(), testdb.Postgres(t)
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(context.Background())
 	for _, sql := range []string{
 		`create schema hooks`, `create table hooks.calls (n int)`, `create role hook_nobody`,
@@ -96,16 +91,12 @@ func TestCallFunction_leavesNothing(t *testing.T) {
 		}
 	}
 	db, err := store.Open(ctx, store.Options{URL: url, Settings: store.Settings{MaxConns: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	state := func() string {
 		t.Helper()
 		out, err := db.CallFunction(ctx, "hooks", "state", []byte(`{}`), time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return string(out)
 	}
 	want := strings.Replace(state(), `"0"]`, `"1"]`, 1)
@@ -122,9 +113,7 @@ func TestCheckFunction(t *testing.T) {
 	t.Parallel()
 	ctx, url := t.Context(), testdb.Postgres(t)
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close(context.Background())
 	for _, sql := range []string{
 		`create role hook_guest`,
@@ -150,9 +139,7 @@ func TestCheckFunction(t *testing.T) {
 		separator = "&"
 	}
 	db, err := store.Open(ctx, store.Options{URL: url + separator + "options=-c%20role%3Dhook_guest"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	for name, want := range map[string]string{
 		"hooks.good": "", "hooks.older": "",

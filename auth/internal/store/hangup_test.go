@@ -18,6 +18,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // dialling opens a fresh database over so many connections, and counts what is dialled: connections of the pool, and
@@ -31,9 +32,7 @@ func dialling(t *testing.T, conns int) (*store.DB, *atomic.Int64, string) {
 			dials.Add(1)
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	return db, dials, url
 }
@@ -42,19 +41,15 @@ func dialling(t *testing.T, conns int) (*store.DB, *atomic.Int64, string) {
 func lockedTable(t *testing.T, url, table string) (waits func() bool, free func()) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { c.Close(context.Background()) })
 	if _, err := c.Exec(t.Context(), "begin; lock table "+table+" in access exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
 	waits = func() bool {
 		n := 0
-		if err := c.QueryRow(t.Context(), "select count(*) from pg_locks where not granted and relation = $1::regclass",
-			table).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.QueryRow(t.Context(), "select count(*) from pg_locks where not granted and relation = $1::regclass",
+			table).Scan(&n))
 		return n > 0
 	}
 	return waits, func() { c.Exec(t.Context(), "rollback") }

@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +10,8 @@ import (
 	"gatehouse/auth/internal/clock"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // Ten replicas start on an empty database: all work with one key.
@@ -18,20 +19,16 @@ func TestFirstSigningKey(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	kept := make([]string, 10)
-	var wg sync.WaitGroup
-	for i := range kept {
-		wg.Go(func() {
-			list, err := db.FirstSigningKey(t.Context(),
-				store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon,
-					SignsAt: noon})
-			if err != nil || len(list) != 1 {
-				t.Errorf("%d keys, %v", len(list), err)
-				return
-			}
-			kept[i] = list[0].KID
-		})
-	}
-	wg.Wait()
+	await.Together(len(kept), func(i int) {
+		list, err := db.FirstSigningKey(t.Context(),
+			store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon,
+				SignsAt: noon})
+		if err != nil || len(list) != 1 {
+			t.Errorf("%d keys, %v", len(list), err)
+			return
+		}
+		kept[i] = list[0].KID
+	})
 	for _, k := range kept {
 		if k != kept[0] {
 			t.Errorf("keys %v", kept)
@@ -55,9 +52,7 @@ func TestSigningKeys(t *testing.T) {
 		batch.RevokeSigningKey("a", noon.Add(time.Hour))
 		batch.RevokeSigningKey("a", noon.Add(2*time.Hour))
 	})
-	if err := db.ResealSigningKey(ctx, "b", []byte("anew")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.ResealSigningKey(ctx, "b", []byte("anew")))
 	a.RevokedAt, b.Sealed = noon.Add(time.Hour), []byte("anew")
 	got, at, err := db.SigningKeys(ctx)
 	if diff := cmp.Diff([]store.SigningKey{b, a}, got); diff != "" || err != nil {
@@ -70,9 +65,7 @@ func TestSigningKeys(t *testing.T) {
 			t.Errorf("the server's time is %s after %s: %v", off, r.Sent, err)
 		}
 	}
-	if err := db.DeleteSigningKey(ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.DeleteSigningKey(ctx, "a"))
 	if got, _, err := db.SigningKeys(ctx); len(got) != 1 || err != nil {
 		t.Errorf("left: %v, %v", got, err)
 	}

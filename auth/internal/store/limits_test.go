@@ -3,13 +3,13 @@ package store_test
 import (
 	"errors"
 	"math"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 )
 
 func TestLimit(t *testing.T) {
@@ -84,17 +84,13 @@ func TestTake_parallel(t *testing.T) {
 	db := storetest.Open(t)
 	l := store.Limit{Key: []byte("mail"), Size: 10, Refill: time.Hour}
 	var taken atomic.Int64
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			b := db.Batch()
-			b.Take(l, 1, noon)
-			if b.Send(t.Context()) == nil {
-				taken.Add(1)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(50, func(int) {
+		b := db.Batch()
+		b.Take(l, 1, noon)
+		if b.Send(t.Context()) == nil {
+			taken.Add(1)
+		}
+	})
 	if taken.Load() != 10 {
 		t.Errorf("%d taken of 10", taken.Load())
 	}

@@ -20,6 +20,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/logtest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -27,9 +28,7 @@ func open(t *testing.T, url, namespace string) *store.DB {
 	t.Helper()
 	db, err := store.Open(t.Context(),
 		store.Options{URL: url, Settings: store.Settings{Namespace: namespace, MaxConns: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -39,29 +38,23 @@ func TestMigrate(t *testing.T) {
 	url := testdb.Postgres(t)
 	db := open(t, url, "")
 	files, err := migrations.FS.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if n, err := db.Pending(t.Context()); n != len(files) || err != nil {
 		t.Errorf("%d pending on an empty database, %v; want %d", n, err, len(files))
 	}
 	// Ten replicas start at once.
-	var wg sync.WaitGroup
 	var mu sync.Mutex
 	sum := 0
-	for range 10 {
-		wg.Go(func() {
-			other := open(t, url, "")
-			n, err := other.Migrate(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			sum += n
-			mu.Unlock()
-		})
-	}
-	wg.Wait()
+	await.Together(10, func(int) {
+		other := open(t, url, "")
+		n, err := other.Migrate(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		sum += n
+		mu.Unlock()
+	})
 	if sum != len(files) {
 		t.Errorf("%d files applied by ten at once, want %d", sum, len(files))
 	}
@@ -104,9 +97,7 @@ func TestMigrate_namespace(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 func TestMigrate_refuses(t *testing.T) {
@@ -192,14 +183,10 @@ func TestMigrate_waits(t *testing.T) {
 	var log logtest.Buffer
 	db, err := store.Open(ctx, store.Options{URL: url, Settings: store.Settings{MaxConns: 2},
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	other, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer other.Close(ctx)
 	if _, err := other.Exec(ctx, "select pg_advisory_lock($1)", db.MigrationLock()); err != nil {
 		t.Fatal(err)
@@ -223,14 +210,10 @@ func TestMigrate_waits(t *testing.T) {
 func TestNames(t *testing.T) {
 	var text strings.Builder
 	files, err := migrations.FS.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range files {
 		b, err := migrations.FS.ReadFile(f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		text.Write(b)
 	}
 	db := storetest.Open(t)
@@ -294,9 +277,7 @@ func TestMigrate_beforeFactors(t *testing.T) {
 	db := open(t, testdb.Postgres(t), "auth_")
 	earlier := fstest.MapFS{}
 	files, err := migrations.FS.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range files {
 		if text, err := migrations.FS.ReadFile(f.Name()); err == nil && f.Name() < "00009" {
 			earlier[f.Name()] = &fstest.MapFile{Data: text}
@@ -318,9 +299,7 @@ func TestMigrate_beforeFactors(t *testing.T) {
 				"$2, $3, '', $3, 2, '[]')", s.ID.String(), u.ID.String(), noon)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if n, err := db.Migrate(ctx); n < 1 || err != nil {
 		t.Fatal(n, err)
 	}
@@ -348,9 +327,7 @@ func schemaOf(t *testing.T, db *store.DB) (lines []string) {
 		lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return lines
 }
 
@@ -372,9 +349,7 @@ func TestMigrate_killed(t *testing.T) {
 			break
 		}
 		if kills++; kills%4 == 0 {
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.Restart(t.Context()))
 		}
 		if kills > 1000 {
 			t.Fatal(err)
@@ -391,9 +366,7 @@ func TestMigrate_beforeProofs(t *testing.T) {
 	ctx := t.Context()
 	db := open(t, testdb.Postgres(t), "auth_")
 	files, err := migrations.FS.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	earlier := fstest.MapFS{}
 	for _, f := range files {
 		if text, err := migrations.FS.ReadFile(f.Name()); err == nil && f.Name() < "00017" {

@@ -11,6 +11,8 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func addMessage(t *testing.T, db *store.DB, at time.Time) uuid.UUID {
@@ -35,12 +37,6 @@ func TestOutbox(t *testing.T) {
 	ctx := t.Context()
 	db := storetest.Open(t)
 	id := addMessage(t, db, noon)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	claimed := func(after time.Duration, want int) {
 		t.Helper()
 		got := claim(t, db, noon.Add(after))
@@ -55,17 +51,17 @@ func TestOutbox(t *testing.T) {
 	claimed(0, 1)
 	claimed(59*time.Second, 0) // leased
 	claimed(time.Minute, 1)    // its owner died
-	must(db.RetryMessage(ctx, id, noon.Add(5*time.Minute), "SMTP away"))
+	must.Succeed(t, db.RetryMessage(ctx, id, noon.Add(5*time.Minute), "SMTP away"))
 	claimed(4*time.Minute, 0)
 	claimed(5*time.Minute, 1)
-	must(db.ReleaseMessages(ctx, []uuid.UUID{id}, noon.Add(5*time.Minute)))
+	must.Succeed(t, db.ReleaseMessages(ctx, []uuid.UUID{id}, noon.Add(5*time.Minute)))
 	if d, err := db.OldestDueOn(ctx, []string{"email"}, noon); d != 0 || err != nil {
 		t.Errorf("oldest due for %v, %v", d, err)
 	}
 	_, err := db.ResendMessage(ctx, id, noon.Add(time.Minute))
-	must(err)
+	must.Succeed(t, err)
 	claimed(time.Minute, 1)
-	must(db.FinishMessage(ctx, id, noon.Add(time.Minute)))
+	must.Succeed(t, db.FinishMessage(ctx, id, noon.Add(time.Minute)))
 	claimed(30*time.Minute, 0)
 	list, err := db.Messages(ctx, store.MessageFilter{State: "sent", Limit: 10}, noon)
 	if err != nil || len(list) != 1 || list[0].Payload != nil || list[0].Attempts != 3 ||
@@ -77,7 +73,7 @@ func TestOutbox(t *testing.T) {
 	}
 
 	failed := addMessage(t, db, noon)
-	must(db.FailMessage(ctx, failed, noon, "no such mailbox"))
+	must.Succeed(t, db.FailMessage(ctx, failed, noon, "no such mailbox"))
 	id = addMessage(t, db, noon)
 	claimed(time.Hour, 0) // never after it expired
 	if n, err := db.ExpireMessages(ctx, noon.Add(time.Hour)); n != 1 || err != nil {
@@ -194,26 +190,22 @@ func TestClaimMessages_parallel(t *testing.T) {
 	}
 	var mu sync.Mutex
 	got := map[uuid.UUID]int{}
-	var wg sync.WaitGroup
-	for range 10 {
-		wg.Go(func() {
-			for {
-				list, err := storetest.Claim(t.Context(), db, noon, time.Minute, 7)
-				if err != nil {
-					t.Error(err)
-				}
-				if len(list) == 0 {
-					return
-				}
-				mu.Lock()
-				for _, m := range list {
-					got[m.ID]++
-				}
-				mu.Unlock()
+	await.Together(10, func(int) {
+		for {
+			list, err := storetest.Claim(t.Context(), db, noon, time.Minute, 7)
+			if err != nil {
+				t.Error(err)
 			}
-		})
-	}
-	wg.Wait()
+			if len(list) == 0 {
+				return
+			}
+			mu.Lock()
+			for _, m := range list {
+				got[m.ID]++
+			}
+			mu.Unlock()
+		}
+	})
 	for id, n := range got {
 		if n != 1 {
 			t.Errorf("%s was claimed %d times", id, n)

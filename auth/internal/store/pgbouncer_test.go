@@ -14,7 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -33,27 +35,21 @@ func TestPgBouncer(t *testing.T) {
 		db, err := store.Open(t.Context(),
 			store.Options{URL: url, Settings: store.Settings{MaxConns: 8},
 				Log: slog.New(slog.NewTextHandler(&log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer db.Close()
 		found[url] = db.CheckPooler(t.Context())
 		if _, err := db.Migrate(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for range 10 {
-					if err := life(t, db); err != nil {
-						mu.Lock()
-						failed++
-						mu.Unlock()
-					}
+		await.Together(8, func(int) {
+			for range 10 {
+				if err := life(t, db); err != nil {
+					mu.Lock()
+					failed++
+					mu.Unlock()
 				}
-			})
-		}
-		wg.Wait()
+			}
+		})
 		return failed
 	}
 	if n := load(url + "&default_query_exec_mode=cache_describe"); n > 0 {
@@ -81,9 +77,7 @@ func TestCheckPooler_sound(t *testing.T) {
 	session := testdb.PgBouncer(t, server, "default_pool_size = 8", "pool_mode = session")
 	for _, url := range []string{server.PostgresURL("postgres"), session.PostgresURL("postgres")} {
 		db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 2}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for range 3 {
 			if err := db.CheckPooler(t.Context()); err != nil {
 				t.Errorf("%s: %v", url, err)
@@ -103,18 +97,14 @@ func TestPgBouncer_callerTimeout(t *testing.T) {
 	db, err := store.Open(t.Context(),
 		store.Options{URL: bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe",
 			Settings: store.Settings{MaxConns: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	u := addUser(t, db, "mia@example.org")
 	other, err := pgx.Connect(t.Context(), server.PostgresURL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer other.Close(t.Context())
 	for range 5 {
 		if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
@@ -143,9 +133,7 @@ func TestPgBouncer_callerTimeout(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Stop())
 	defer server.Cont()
 	if _, err := store.Open(t.Context(), store.Options{URL: bouncer.PostgresURL("postgres") + "&connect_timeout=1"}); !errors.Is(err,
 		store.ErrUnavailable) {

@@ -12,6 +12,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -89,9 +90,7 @@ func TestStatements_plans(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 func TestMissingRights(t *testing.T) {
@@ -104,9 +103,7 @@ func TestMissingRights(t *testing.T) {
 	}
 	exec := func(sql string) {
 		t.Helper()
-		if err := super.With(ctx, func(c *pgx.Conn) error { _, err := c.Exec(ctx, sql); return err }); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, super.With(ctx, func(c *pgx.Conn) error { _, err := c.Exec(ctx, sql); return err }))
 	}
 	exec("create role plain login; revoke create on schema public from public") // as PostgreSQL 14 grants it
 	plain := func(ns string) *store.DB {
@@ -117,9 +114,7 @@ func TestMissingRights(t *testing.T) {
 		t.Helper()
 		db := plain(ns)
 		serving, migrating, err := db.MissingRights(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got := slices.Concat([]string{"missing:"}, serving, []string{"for migrations:"}, migrating)
 		text := strings.Join(got, "\n")
 		for _, w := range want {

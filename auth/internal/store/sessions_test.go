@@ -3,7 +3,6 @@ package store_test
 import (
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 )
 
 func TestCaller(t *testing.T) {
@@ -53,26 +53,22 @@ func TestRefresh_parallel(t *testing.T) {
 	id := addSession(t, db, u, noon)
 	for round := range uint64(5) {
 		var rotated atomic.Int64
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				out, err := db.Refresh(t.Context(), store.Refresh{Session: id, SecretHash: secretOf, Counter: round,
-					Now: noon.Add(time.Minute), ServerNow: noon.Add(time.Minute), UserAgent: "b", IP: "::1"})
-				if err != nil {
-					t.Error(err)
-				}
-				if out.Rotated {
-					rotated.Add(1)
-				}
-				if out.Session.Counter != round+1 || out.User.ID != u.ID ||
-					out.Session.RefreshedAt != noon.Add(time.Minute) ||
-					len(out.User.Identities) != 1 {
-					t.Errorf("round %d: counter %d, user %v, refreshed %v", round, out.Session.Counter, out.User.ID,
-						out.Session.RefreshedAt)
-				}
-			})
-		}
-		wg.Wait()
+		await.Together(20, func(int) {
+			out, err := db.Refresh(t.Context(), store.Refresh{Session: id, SecretHash: secretOf, Counter: round,
+				Now: noon.Add(time.Minute), ServerNow: noon.Add(time.Minute), UserAgent: "b", IP: "::1"})
+			if err != nil {
+				t.Error(err)
+			}
+			if out.Rotated {
+				rotated.Add(1)
+			}
+			if out.Session.Counter != round+1 || out.User.ID != u.ID ||
+				out.Session.RefreshedAt != noon.Add(time.Minute) ||
+				len(out.User.Identities) != 1 {
+				t.Errorf("round %d: counter %d, user %v, refreshed %v", round, out.Session.Counter, out.User.ID,
+					out.Session.RefreshedAt)
+			}
+		})
 		if rotated.Load() != 1 {
 			t.Errorf("round %d: rotated %d times", round, rotated.Load())
 		}

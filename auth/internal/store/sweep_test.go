@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 func TestSweep(t *testing.T) {
@@ -75,9 +76,7 @@ func TestSweep(t *testing.T) {
 		b.Audit(store.Audit{At: fresh, Action: store.ActionLogout})
 	})
 	done, waiting := addMessage(t, db, old), addMessage(t, db, fresh)
-	if err := db.FinishMessage(ctx, done, old); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.FinishMessage(ctx, done, old))
 
 	// Without any rule only what is worthless goes.
 	out, err := db.Sweep(ctx, store.Sweep{Now: noon, Batch: 1000})
@@ -158,9 +157,7 @@ func TestAuditLog(t *testing.T) {
 	f(store.AuditFilter{LogType: "team"}, 1, store.ActionUserInvited)
 	f(store.AuditFilter{LogType: "nothing"}, 0)
 	rows, _, err := db.AuditLog(t.Context(), store.AuditFilter{Action: "login", Limit: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if r := rows[0]; r.Actor != u.ID || r.Session != s || r.IP != "192.0.2.1" ||
 		string(r.Traits) != `{"provider": "email"}` || r.ActorEmail != u.Email || r.Action.LogType() != "account" {
 		t.Errorf("row %+v", r)

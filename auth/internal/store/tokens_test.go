@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 )
 
 func digest(text string) []byte { d := sha256.Sum256([]byte(text)); return d[:] }
@@ -84,36 +84,32 @@ func TestRedeem_once(t *testing.T) {
 	n := newToken(u, store.KindMagicLink, noon)
 	send(t, db, func(b *store.Batch) { b.InsertToken(n) })
 	var got atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 200 {
-		wg.Go(func() {
-			_, err := redeem(t, db, func(tx *store.Tx) (store.Token, error) {
-				token, err := store.Token{}, error(nil)
-				if i%2 == 0 {
-					token, err = tx.RedeemLink(t.Context(), n.LinkHash, []store.Kind{n.Kind}, noon)
-				} else {
-					token, _, err = tx.RedeemDigits(t.Context(), digitsOf(n))
-				}
-				if err != nil {
-					return token, err
-				}
-				if _, err := tx.LockUser(t.Context(), token.User); err != nil {
-					return token, err
-				}
-				b := tx.Batch()
-				b.InsertSession(newSession(u, noon))
-				b.DeleteTokens(u.ID)
-				return token, b.Send(t.Context())
-			})
-			switch {
-			case err == nil:
-				got.Add(1)
-			case !errors.Is(err, store.ErrNotFound):
-				t.Error(err)
+	await.Together(200, func(i int) {
+		_, err := redeem(t, db, func(tx *store.Tx) (store.Token, error) {
+			token, err := store.Token{}, error(nil)
+			if i%2 == 0 {
+				token, err = tx.RedeemLink(t.Context(), n.LinkHash, []store.Kind{n.Kind}, noon)
+			} else {
+				token, _, err = tx.RedeemDigits(t.Context(), digitsOf(n))
 			}
+			if err != nil {
+				return token, err
+			}
+			if _, err := tx.LockUser(t.Context(), token.User); err != nil {
+				return token, err
+			}
+			b := tx.Batch()
+			b.InsertSession(newSession(u, noon))
+			b.DeleteTokens(u.ID)
+			return token, b.Send(t.Context())
 		})
-	}
-	wg.Wait()
+		switch {
+		case err == nil:
+			got.Add(1)
+		case !errors.Is(err, store.ErrNotFound):
+			t.Error(err)
+		}
+	})
 	all, err := db.Sessions(t.Context(), u.ID)
 	if got.Load() != 1 || len(all) != 1 || err != nil {
 		t.Errorf("redeemed %d times, %d sessions, %v", got.Load(), len(all), err)

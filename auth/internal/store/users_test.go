@@ -3,7 +3,6 @@ package store_test
 import (
 	"encoding/json"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +12,8 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func TestUser(t *testing.T) {
@@ -65,26 +66,22 @@ func TestInsertUser_once(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var made, taken atomic.Int64
-	var wg sync.WaitGroup
-	for range 100 {
-		wg.Go(func() {
-			u := newUser("mia@example.org")
-			b := db.Batch()
-			b.InsertUser(u)
-			b.InsertIdentity(emailIdentity(u))
-			b.InsertSession(newSession(u, noon))
-			b.Audit(store.Audit{At: noon, Action: store.ActionUserSignedUp, Actor: u.ID})
-			switch err := b.Send(t.Context()); {
-			case err == nil:
-				made.Add(1)
-			case errors.Is(err, store.ErrEmailTaken):
-				taken.Add(1)
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(100, func(int) {
+		u := newUser("mia@example.org")
+		b := db.Batch()
+		b.InsertUser(u)
+		b.InsertIdentity(emailIdentity(u))
+		b.InsertSession(newSession(u, noon))
+		b.Audit(store.Audit{At: noon, Action: store.ActionUserSignedUp, Actor: u.ID})
+		switch err := b.Send(t.Context()); {
+		case err == nil:
+			made.Add(1)
+		case errors.Is(err, store.ErrEmailTaken):
+			taken.Add(1)
+		default:
+			t.Error(err)
+		}
+	})
 	if made.Load() != 1 || taken.Load() != 99 {
 		t.Errorf("%d made, %d refused", made.Load(), taken.Load())
 	}
@@ -136,9 +133,7 @@ func TestUpdateUser(t *testing.T) {
 	})
 	f("metadata merged", func(p *store.UserPatch, want *store.User) {
 		patch, err := store.ParseMetadataPatch(json.RawMessage(`{"nick": null, "gone": null, "deep": {"a": null}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		p.UserMetadata = patch
 		want.UserMetadata = json.RawMessage(`{"deep": {"a": null}}`)
 	})
@@ -174,9 +169,7 @@ func TestPutIdentity(t *testing.T) {
 	stolen.ID, stolen.UserID, stolen.Email = uuid.New(), addUser(t, db, "tom@example.org").ID, "tom@example.org"
 	send(t, db, func(b *store.Batch) { b.PutIdentity(changed); b.PutIdentity(stolen) })
 	got, err := db.User(t.Context(), u.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := u.Identities[0]
 	want.Email, want.Data = "new@example.org", json.RawMessage(`{"email": "mia@example.org", "email_verified": true}`)
 	if diff := cmp.Diff([]store.Identity{want}, got.Identities); diff != "" {
@@ -192,9 +185,7 @@ func TestEraseUser(t *testing.T) {
 		b.EraseUser(store.EraseUser{ID: u.ID, Now: noon, Email: "digest", Phone: "digest"})
 	})
 	got, err := db.User(t.Context(), u.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got.Email != "digest" || got.Phone != "" || got.PasswordHash != "" ||
 		string(got.UserMetadata) != "{}" || got.DeletedAt != noon {
 		t.Errorf("left: %+v", got)
@@ -263,9 +254,7 @@ func TestUsers(t *testing.T) {
 		for {
 			page, _, err := db.Users(t.Context(),
 				store.UsersFilter{Aud: "authenticated", Limit: 1, After: after, OldestFirst: oldest})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if len(page) == 0 {
 				break
 			}

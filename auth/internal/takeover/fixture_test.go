@@ -21,6 +21,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/takeover"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // losses are what the fixture needs to be left out.
@@ -73,9 +74,7 @@ func (m *move) connect(t testing.TB) (*store.DB, *former.Source) {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Options{URL: m.url,
 		Settings: store.Settings{Namespace: m.namespace, MaxConns: 4}, Name: former.ApplicationName})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	source, err := former.OpenSource(t.Context(), m.sourceURL, m.Schema)
 	if err != nil {
 		db.Close()
@@ -177,21 +176,15 @@ func dump(t testing.TB, url string, tables map[string]string) map[string][]strin
 	t.Helper()
 	ctx := context.Background()
 	c, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(ctx)
 	all := map[string][]string{}
 	for name, without := range tables {
 		rows, err := c.Query(ctx, fmt.Sprintf("select (to_jsonb(t) - $1::text[])::text from %s t", name),
 			strings.Fields(without))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		list, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		slices.Sort(list)
 		all[name] = list
 	}
@@ -239,9 +232,7 @@ func one[T any](t testing.TB, url, sql string, args ...any) (v T) {
 	t.Helper()
 	ctx := context.Background()
 	c, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(ctx)
 	if err := c.QueryRow(ctx, sql, args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -254,9 +245,7 @@ func (m *move) migrate(t *testing.T) {
 	t.Helper()
 	db, err := store.Open(t.Context(),
 		store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/must"
 )
 
 // The sums over ids on both sides are those of the rows that are read one by one, and show a row that is missing or
@@ -20,25 +21,19 @@ func TestGroups(t *testing.T) {
 	db, source := m.connect(t)
 	defer db.Close()
 	defer source.Close()
-	if err := source.Inspect(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, source.Inspect(ctx))
 	for there, here := range map[string]store.CarriedTable{former.Users: store.CarriedUsers,
 		former.Identities: store.CarriedIdentities,
 		former.Factors:    store.CarriedFactors, former.Sessions: store.CarriedSessions} {
 		reasons, versions := map[string]int64{}, map[int]int64{}
-		if err := source.Entries(ctx, there, nil, func(e former.Entry) error {
+		must.Succeed(t, source.Entries(ctx, there, nil, func(e former.Entry) error {
 			if reasons[e.Reason]++; e.Reason == "" {
 				versions[e.Version]++
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		groups, err := source.Groups(ctx, there, store.SumOfIDs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		counted := map[string]int64{}
 		for reason, g := range groups {
 			counted[reason] = g.Rows
@@ -52,9 +47,7 @@ func TestGroups(t *testing.T) {
 		same := func() bool {
 			t.Helper()
 			rows, sum, err := db.CarriedGroup(ctx, here)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return rows == groups[""].Rows && sum == groups[""].Sum
 		}
 		if !same() {

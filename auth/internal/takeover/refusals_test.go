@@ -17,6 +17,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -219,9 +220,7 @@ func TestRefusals_schemas(t *testing.T) {
 	// Migrations that are pending.
 	m.namespace = "fresh_"
 	files, err := filepath.Glob("../../../migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	m.refused(t, takeover.Last,
 		fmt.Sprintf("takeover: the database lacks %d migrations: auth migrate applies them", len(files)))
 }
@@ -382,9 +381,7 @@ func TestRefusals_writers(t *testing.T) {
 	m := newMove(t, formertest.Newest)
 	ctx := context.Background()
 	c, err := pgx.Connect(ctx, m.sourceURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(ctx)
 	short := func(o *takeover.Options) { o.Hooks.LockWait = 300 * time.Millisecond }
 	execOn(t, c, "begin; update auth.users set updated_at = updated_at where false")

@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/takeover"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -245,14 +246,11 @@ func TestPgBouncer(t *testing.T) {
 	m.must(t, takeover.Last, func(o *takeover.Options) { o.Hooks.Rows = 10 })
 	for range 12 {
 		c, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var left string
-		if err := c.QueryRow(t.Context(), `select concat_ws(' ', current_setting('default_transaction_read_only'), current_setting('row_security'),
-			current_setting('statement_timeout'), current_setting('transaction_isolation'), (select count(*) from pg_prepared_statements))`).Scan(&left); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.QueryRow(t.Context(), `select concat_ws(' ',
+			current_setting('default_transaction_read_only'), current_setting('row_security'),
+			current_setting('statement_timeout'), current_setting('transaction_isolation'), (select count(*) from pg_prepared_statements))`).Scan(&left))
 		c.Close(t.Context())
 		if left != "off on 0 read committed 0" {
 			t.Errorf("a connection has %s", left)

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
@@ -22,9 +23,7 @@ func standbyOf(t *testing.T, primary *localserver.Server) string {
 	t.Helper()
 	backup, postgres := testdb.Program(t, "pg_basebackup"), testdb.Program(t, "postgres")
 	dir, err := os.MkdirTemp("", "gatehouse-standby-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	attributes := new(syscall.SysProcAttr)
 	if os.Geteuid() == 0 { // PostgreSQL refuses root
@@ -35,9 +34,7 @@ func standbyOf(t *testing.T, primary *localserver.Server) string {
 		uid, _ := strconv.Atoi(u.Uid)
 		gid, _ := strconv.Atoi(u.Gid)
 		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		if err := os.Chown(dir, uid, gid); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chown(dir, uid, gid))
 	}
 	data := filepath.Join(dir, "data")
 	copying := exec.CommandContext(t.Context(), backup, "-h", primary.Dir(), "-U", "postgres", "-D", data, "-R", "-c",
@@ -49,9 +46,7 @@ func standbyOf(t *testing.T, primary *localserver.Server) string {
 	server := exec.Command(postgres, "-D", data, "-k", dir, "-c", "listen_addresses=")
 	server.SysProcAttr, server.Dir = attributes, dir
 	running, err := subprocess.Start(server) // not by itself: it would end with the thread that started it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		running.Signal(syscall.SIGINT)
 		<-running.Ended()

@@ -3,7 +3,9 @@ package token
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"gatehouse/auth/internal/jsontext"
 )
@@ -96,41 +98,24 @@ const maxTime = 253402300799
 // ignored.
 func (c *Claims) parse(payload string) error {
 	*c = Claims{AMR: c.AMR[:0], Payload: payload}
+	known := fields{{"iss", &c.Issuer}, {"sub", &c.Subject}, {"exp", &c.ExpiresAt}, {"nbf", &c.NotBefore},
+		{"iat", &c.IssuedAt}, {"jti", &c.ID}, {"email", &c.Email}, {"phone", &c.Phone}, {"role", &c.Role}, {"aal", &c.AAL},
+		{"session_id", &c.SessionID}}
 	err := jsontext.Members(payload, func(name, value string) error {
-		var err error
+		err := known.read(name, value)
 		switch name {
-		case "iss":
-			c.Issuer, err = jsontext.Unquote(value)
-		case "sub":
-			c.Subject, err = jsontext.Unquote(value)
 		case "aud":
 			c.Audience, err = parseAudience(value)
 		case "exp":
-			if c.ExpiresAt, err = parseTime(value); c.ExpiresAt == 0 {
+			if c.ExpiresAt == 0 {
 				err = jsontext.ErrSyntax // 0 would mean that there is no exp
 			}
-		case "nbf":
-			c.NotBefore, err = parseTime(value)
-		case "iat":
-			c.IssuedAt, err = parseTime(value)
-		case "jti":
-			c.ID, err = jsontext.Unquote(value)
-		case "email":
-			c.Email, err = jsontext.Unquote(value)
-		case "phone":
-			c.Phone, err = jsontext.Unquote(value)
 		case "app_metadata", "user_metadata":
 			if value[0] != '{' {
 				err = jsontext.ErrSyntax
 			}
-		case "role":
-			c.Role, err = jsontext.Unquote(value)
-		case "aal":
-			c.AAL, err = jsontext.Unquote(value)
 		case "amr":
 			err = c.parseAMR(value)
-		case "session_id":
-			c.SessionID, err = jsontext.Unquote(value)
 		case "is_anonymous":
 			c.IsAnonymous = value == "true"
 			if !c.IsAnonymous && value != "false" {
@@ -172,20 +157,37 @@ func parseTime(value string) (int64, error) {
 	return n, nil
 }
 
+// fields are members of an object by their names: pointers to the strings and times that they are read into.
+type fields []struct {
+	name string
+	to   any
+}
+
+// read reads the value of a member, if it is among the fields.
+func (f fields) read(name, value string) (err error) {
+	for _, m := range f {
+		if m.name != name {
+			continue
+		}
+		switch to := m.to.(type) {
+		case *string:
+			*to, err = jsontext.Unquote(value)
+		case *int64:
+			*to, err = parseTime(value)
+		}
+	}
+	return err
+}
+
 func parseAudience(value string) (string, error) {
 	if value[0] != '[' {
 		return jsontext.Unquote(value)
 	}
-	first, n := "", 0
-	err := jsontext.Elements(value, func(value string) error {
-		s, err := jsontext.Unquote(value)
-		if n == 0 {
-			first = s
-		}
-		n++
-		return err
-	})
-	return first, err
+	all, err := jsontext.Strings(value)
+	if len(all) == 0 {
+		return "", err
+	}
+	return all[0], err
 }
 
 // parseAMR reads the objects that we write, and the plain strings of RFC 8176, which a claims hook may write.
@@ -196,20 +198,33 @@ func (c *Claims) parseAMR(value string) error {
 		if value[0] == '"' {
 			a.Method, err = jsontext.Unquote(value)
 		} else {
-			err = jsontext.Members(value, func(name, value string) error {
-				var err error
-				switch name {
-				case "method":
-					a.Method, err = jsontext.Unquote(value)
-				case "timestamp":
-					a.Timestamp, err = parseTime(value)
-				case "provider":
-					a.Provider, err = jsontext.Unquote(value)
-				}
-				return err
-			})
+			known := fields{{"method", &a.Method}, {"timestamp", &a.Timestamp}, {"provider", &a.Provider}}
+			err = jsontext.Members(value, known.read)
 		}
 		c.AMR = append(c.AMR, a)
 		return err
 	})
 }
+
+// needed are the claims that every token must have, even if a hook has made the claims.
+var needed = []string{"aud", "exp", "iat", "sub", "email", "phone", "role", "aal", "session_id", "is_anonymous"}
+
+// ParseCustom reads a claims object from a hook, as Verify would, and reports which of the needed claims are missing or
+// have the wrong type. The error is an ErrClaims.
+func ParseCustom(payload string) (c Claims, err error) {
+	if err := c.parse(payload); err != nil {
+		return c, err
+	}
+	has := map[string]bool{}
+	if err := jsontext.Members(payload, func(name, _ string) error { has[name] = true; return nil }); err != nil {
+		return c, fmt.Errorf("%w: %w", ErrClaims, err)
+	}
+	missing := slices.DeleteFunc(slices.Clone(needed), func(name string) bool { return has[name] })
+	if len(missing) > 0 {
+		return c, fmt.Errorf("%w: without %s", ErrClaims, strings.Join(missing, ", "))
+	}
+	return c, nil
+}
+
+// Text returns the claims as JSON, as they would be signed.
+func (c *Claims) Text() ([]byte, error) { return c.appendTo(nil) }

@@ -57,14 +57,13 @@ const maxForeignKeys = 100
 // malformed keys, as that section requires. It fails if text is not a key set.
 func ParseForeignKeys(text string) ([]ForeignKey, error) {
 	var keys []ForeignKey
-	found := false
-	err := jsontext.Members(text, func(name, value string) error {
-		if name != "keys" {
-			return nil
-		}
-		found = true
+	list, err := keysIn(text)
+	if err == nil && list == "" {
+		err = errors.New("it has no member keys")
+	}
+	if err == nil {
 		n := 0
-		return jsontext.Elements(value, func(value string) error {
+		err = jsontext.Elements(list, func(value string) error {
 			if n++; n > maxForeignKeys {
 				return fmt.Errorf("it holds more than %d keys", maxForeignKeys)
 			}
@@ -73,9 +72,6 @@ func ParseForeignKeys(text string) ([]ForeignKey, error) {
 			}
 			return nil
 		})
-	})
-	if err == nil && !found {
-		err = errors.New("it has no member keys")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("not a key set: %w", err)
@@ -204,66 +200,38 @@ func ParseForeign(text string) (*Foreign, error) {
 }
 
 func (t *Foreign) parseHeader(header string) error {
-	return jsontext.Members(header, func(name, value string) (err error) {
-		switch name {
-		case "alg":
-			t.Alg, err = jsontext.Unquote(value)
-		case "kid":
-			t.KeyID, err = jsontext.Unquote(value)
-		case "typ":
-			var typ string
-			if typ, err = jsontext.Unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
-				err = errors.New("typ is not JWT")
-			}
-		case "crit", "b64":
-			err = fmt.Errorf("%s is not understood", name)
+	typ := "JWT"
+	known := fields{{"alg", &t.Alg}, {"kid", &t.KeyID}, {"typ", &typ}}
+	return jsontext.Members(header, func(name, value string) error {
+		err := known.read(name, value)
+		switch {
+		case err == nil && !strings.EqualFold(typ, "JWT"):
+			return errors.New("typ is not JWT")
+		case name == "crit" || name == "b64":
+			return fmt.Errorf("%s is not understood", name)
 		}
 		return err
 	})
 }
 
 func (t *Foreign) parseClaims() error {
-	return jsontext.Members(t.Payload, func(name, value string) (err error) {
-		switch name {
-		case "iss":
-			t.Issuer, err = jsontext.Unquote(value)
-		case "sub":
-			t.Subject, err = jsontext.Unquote(value)
-		case "nonce":
-			t.Nonce, err = jsontext.Unquote(value)
-		case "jti":
-			t.ID, err = jsontext.Unquote(value)
-		case "azp":
-			t.AuthorizedParty, err = jsontext.Unquote(value)
-		case "at_hash":
-			t.AccessTokenHash, err = jsontext.Unquote(value)
-		case "aud":
-			t.Audience, err = parseAudiences(value)
-		case "exp":
-			t.ExpiresAt, err = parseTime(value)
-		case "nbf":
-			t.NotBefore, err = parseTime(value)
-		case "iat":
-			t.IssuedAt, err = parseTime(value)
+	known := fields{{"iss", &t.Issuer}, {"sub", &t.Subject}, {"nonce", &t.Nonce}, {"jti", &t.ID},
+		{"azp", &t.AuthorizedParty}, {"at_hash", &t.AccessTokenHash}, {"exp", &t.ExpiresAt}, {"nbf", &t.NotBefore},
+		{"iat", &t.IssuedAt}}
+	return jsontext.Members(t.Payload, func(name, value string) error {
+		err := known.read(name, value)
+		switch {
+		case name == "aud" && value[0] == '[':
+			t.Audience, err = jsontext.Strings(value)
+		case name == "aud":
+			t.Audience = make([]string, 1)
+			t.Audience[0], err = jsontext.Unquote(value)
 		}
 		if err != nil {
 			return fmt.Errorf("%s has the wrong type or value", name)
 		}
 		return nil
 	})
-}
-
-func parseAudiences(value string) (all []string, err error) {
-	if value[0] != '[' {
-		one, err := jsontext.Unquote(value)
-		return []string{one}, err
-	}
-	err = jsontext.Elements(value, func(value string) error {
-		s, err := jsontext.Unquote(value)
-		all = append(all, s)
-		return err
-	})
-	return all, err
 }
 
 // Input returns the signed text: header and claims as they were sent.

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"gatehouse/shared/must"
 )
 
 var foreignRSAKey, otherRSAKey = sync.OnceValue(newRSAKey), sync.OnceValue(newRSAKey)
@@ -38,15 +40,11 @@ func foreignPrivate(t testing.TB) map[string]any {
 	for alg, c := range map[string]elliptic.Curve{"ES256": elliptic.P256(), "ES384": elliptic.P384(),
 		"ES512": elliptic.P521()} {
 		k, err := ecdsa.GenerateKey(c, rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		keys[alg] = k
 	}
 	_, ed, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	keys["EdDSA"] = ed
 	return keys
 }
@@ -59,9 +57,7 @@ func foreignJWK(t testing.TB, private any, members string) string {
 		return fmt.Sprintf(`{"kty":"RSA","n":%q,"e":"AQAB"%s}`, b64.EncodeToString(p.N.Bytes()), members)
 	case *ecdsa.PrivateKey:
 		point, err := p.PublicKey.Bytes()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		half := len(point) / 2
 		return fmt.Sprintf(`{"kty":"EC","crv":%q,"x":%q,"y":%q%s}`, p.Params().Name,
 			b64.EncodeToString(point[1:1+half]), b64.EncodeToString(point[1+half:]), members)
@@ -76,9 +72,7 @@ func foreignJWK(t testing.TB, private any, members string) string {
 func foreignSet(t testing.TB, jwks ...string) []ForeignKey {
 	t.Helper()
 	keys, err := ParseForeignKeys(`{"keys":[` + strings.Join(jwks, ",") + `]}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return keys
 }
 
@@ -95,9 +89,7 @@ func TestForeignPeer(t *testing.T) {
 				"iat": testNow.Unix(), "nonce": "n", "jti": "j", "azp": "a", "at_hash": "h"})
 		tok.Header["kid"] = "k"
 		text, err := tok.SignedString(key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		f, err := ParseForeign(text)
 		if err != nil {
 			t.Fatalf("%s: %v", alg, err)
@@ -242,9 +234,7 @@ func TestForeignHash(t *testing.T) {
 func TestForeignKeys(t *testing.T) {
 	good := foreignJWK(t, foreignPrivate(t)["ES256"], `,"kid":"good"`)
 	small, err := rsa.GenerateKey(rand.Reader, 1024)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	odd := []string{
 		`{"kty":"RSA","kid":"e","use":"enc","n":"AQAB","e":"AQAB"}`, `{"kty":"oct","kid":"s","k":"c2VjcmV0"}`,
 		`{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}`,

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/jsontext"
+	"gatehouse/shared/must"
 )
 
 // forgery collects tokens that are each a valid one with one thing wrong.
@@ -42,18 +43,14 @@ func signed(t testing.TB, k *Key, header, payload string) string {
 	t.Helper()
 	input := b64.EncodeToString([]byte(header)) + "." + b64.EncodeToString([]byte(payload))
 	sig, err := k.sign(nil, []byte(input))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return input + "." + b64.EncodeToString(sig)
 }
 
 func TestForgedTokens(t *testing.T) {
 	rs, es, ed, oct := testKeys(t)
 	revoked, err := Generate(EdDSA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	secret, _ := NewSecret("", testSecret)
 	set := mustSet(t, SetConfig{
 		Keys:   []Entry{{rs, Current}, {es, Next}, {ed, Previous}, {oct, Previous}, {revoked, Revoked}},
@@ -61,9 +58,7 @@ func TestForgedTokens(t *testing.T) {
 	})
 	f := &forgery{t: t, set: set, seen: map[string]string{}}
 	raw, err := testClaims().appendTo(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	payload := string(raw)
 	for _, k := range []*Key{rs, es, ed, oct, secret} {
 		header := fmt.Sprintf(`{"alg":"%s","kid":"%s","typ":"JWT"}`, k.alg, k.id)
@@ -350,9 +345,7 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 	}
 	for _, alg := range []Algorithm{RS256, ES256, EdDSA} {
 		stranger, err := Generate(alg)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must.Succeed(f.t, err)
 		for _, victim := range known {
 			f.add(fmt.Sprintf("stranger's %s as %s", alg, victim),
 				signed(f.t, stranger, header(alg, victim.id), payload))
@@ -365,9 +358,7 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 		"public JWK set": f.set.JWKS(), "newline behind": append(bytes.Clone(testSecret), '\n')}
 	for name, public := range map[string]any{"RSA": rs.rsa, "EC": es.ec, "Ed25519": ed.ed} {
 		der, err := x509.MarshalPKIXPublicKey(public)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must.Succeed(f.t, err)
 		secrets[name+" DER"] = der
 		secrets[name+" PEM"] = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 		secrets[name+" PEM, trimmed"] = bytes.TrimSpace(secrets[name+" PEM"])
@@ -377,9 +368,7 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 		ed.PublicJWK(), ed.ed
 	for name, s := range secrets {
 		k, err := NewSecret("x", s)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must.Succeed(f.t, err)
 		for _, kid := range []string{"", rs.id, es.id, ed.id, oct.id} {
 			f.add(fmt.Sprintf("HMAC with %s, kid %q", name, kid), signed(f.t, k, header(HS256, kid), payload))
 		}

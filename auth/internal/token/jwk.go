@@ -57,20 +57,15 @@ func ParseJWK(text string) (JWK, error) {
 	if err != nil {
 		return JWK{}, err
 	}
-	if want := map[Algorithm]string{RS256: "RSA", ES256: "EC", EdDSA: "OKP", HS256: "oct"}[alg]; t.kty != want {
-		return JWK{}, fmt.Errorf("alg %s needs kty %s, not %.20q", alg, want, t.kty)
+	needs := map[Algorithm]struct {
+		kty  string
+		read func(*jwkText) (*Key, error)
+	}{RS256: {"RSA", (*jwkText).rsaKey}, ES256: {"EC", (*jwkText).ecKey}, EdDSA: {"OKP", (*jwkText).edKey},
+		HS256: {"oct", (*jwkText).octKey}}[alg]
+	if t.kty != needs.kty {
+		return JWK{}, fmt.Errorf("alg %s needs kty %s, not %.20q", alg, needs.kty, t.kty)
 	}
-	var k *Key
-	switch alg {
-	case RS256:
-		k, err = t.rsaKey()
-	case ES256:
-		k, err = t.ecKey()
-	case EdDSA:
-		k, err = t.edKey()
-	case HS256:
-		k, err = t.octKey()
-	}
+	k, err := needs.read(t)
 	if err != nil {
 		return JWK{}, err
 	}
@@ -78,6 +73,17 @@ func ParseJWK(text string) (JWK, error) {
 		return JWK{}, errors.New("key_ops says sign but the private half is missing")
 	}
 	return JWK{Key: k, Signs: signs}, nil
+}
+
+// keysIn returns the array of keys in a JWK set; "" if the set has none.
+func keysIn(set string) (keys string, err error) {
+	err = jsontext.Members(set, func(name, value string) error {
+		if name == "keys" {
+			keys = value
+		}
+		return nil
+	})
+	return keys, err
 }
 
 func readJWK(text string) (*jwkText, error) {
@@ -94,11 +100,7 @@ func readJWK(text string) (*jwkText, error) {
 			*field, err = jsontext.Unquote(value)
 		case name == "key_ops":
 			t.hasOps = true
-			err = jsontext.Elements(value, func(value string) error {
-				op, err := jsontext.Unquote(value)
-				t.ops = append(t.ops, op)
-				return err
-			})
+			t.ops, err = jsontext.Strings(value)
 		case name == "oth":
 			t.multiPrime = true
 		}

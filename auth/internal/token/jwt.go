@@ -154,22 +154,16 @@ func (s *Set) keyFor(encoded string) (*Key, error) {
 		return nil, malformed("the header is not base64url")
 	}
 	var alg, kid string
-	hasKid := false
+	typ, hasKid := "JWT", false
+	known := fields{{"alg", &alg}, {"kid", &kid}, {"typ", &typ}}
 	err = jsontext.Members(string(raw), func(name, value string) error {
-		var err error
-		switch name {
-		case "alg":
-			alg, err = jsontext.Unquote(value)
-		case "kid":
-			hasKid = true
-			kid, err = jsontext.Unquote(value)
-		case "typ":
-			var typ string
-			if typ, err = jsontext.Unquote(value); err == nil && !strings.EqualFold(typ, "JWT") {
-				err = errors.New("is not JWT")
-			}
-		default:
+		if name != "alg" && name != "kid" && name != "typ" {
 			return fmt.Errorf("member %.20q is not allowed", name)
+		}
+		hasKid = hasKid || name == "kid"
+		err := known.read(name, value)
+		if err == nil && !strings.EqualFold(typ, "JWT") {
+			err = errors.New("is not JWT")
 		}
 		if err != nil {
 			return fmt.Errorf("%s is wrong: %w", name, err)

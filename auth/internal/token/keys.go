@@ -14,13 +14,7 @@ import (
 func ParseKeys(text string) ([]Entry, error) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "{") {
-		keys := ""
-		err := jsontext.Members(text, func(name, value string) error {
-			if name == "keys" {
-				keys = value
-			}
-			return nil
-		})
+		keys, err := keysIn(text)
 		if err != nil {
 			return nil, fmt.Errorf("JWK set: %w", err)
 		}

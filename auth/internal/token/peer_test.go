@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"gatehouse/shared/must"
 )
 
 // What we sign, another library reads; what it signs, we read.
@@ -17,9 +19,7 @@ func TestPeer(t *testing.T) {
 	for _, k := range []*Key{rs, es, ed, oct} {
 		set := setFor(t, k)
 		text, err := set.Sign(nil, testClaims())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var public any
 		switch p := k.private.(type) {
 		case *rsa.PrivateKey:
@@ -43,15 +43,11 @@ func TestPeer(t *testing.T) {
 
 		raw, _ := testClaims().appendTo(nil)
 		their := jwt.MapClaims{}
-		if err := json.Unmarshal(raw, &their); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(raw, &their))
 		token = jwt.NewWithClaims(jwt.GetSigningMethod(k.alg.String()), their)
 		token.Header["kid"] = k.id
 		signed, err := token.SignedString(k.private)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var c Claims
 		if by, err := set.Verify(&c, signed, testNow); err != nil || by != k ||
 			c.Email != "mia@example.org" || c.AMR[0].Method != "password" {

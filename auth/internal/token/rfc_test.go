@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 // The keys and tokens of RFC 7515 appendix A, RFC 8037 appendix A and RFC 7638 section 3.1. kid, alg and
@@ -42,9 +44,7 @@ const (
 func mustKey(t testing.TB, jwk string) *Key {
 	t.Helper()
 	k, err := ParseJWK(jwk)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return k.Key
 }
 
@@ -82,13 +82,9 @@ func TestRFCSignatures(t *testing.T) {
 // The one whole token of the RFC that our rules let pass: HS256 without kid, claims with CR and LF.
 func TestRFCToken(t *testing.T) {
 	secret, err := NewSecret("", mustKey(t, rfcOct).private.([]byte))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set, err := NewSet(SetConfig{Secret: secret, AcceptSecret: true, SignWithSecret: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var c Claims
 	if _, err := set.Verify(&c, rfcHS256, time.Unix(1300819379, 0)); err != nil {
 		t.Fatal(err)

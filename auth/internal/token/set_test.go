@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/must"
 )
 
 var testNow = time.Unix(1930464000, 0)
@@ -40,9 +42,7 @@ var testSecret = []byte("a shared secret of more than 32 bytes")
 func mustSet(t testing.TB, c SetConfig) *Set {
 	t.Helper()
 	s, err := NewSet(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 
@@ -50,9 +50,7 @@ func mustSet(t testing.TB, c SetConfig) *Set {
 func setFor(t testing.TB, k *Key) *Set {
 	t.Helper()
 	secret, err := NewSecret("", testSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return mustSet(t, SetConfig{Keys: []Entry{{k, Current}}, Secret: secret, AcceptSecret: true, Issuer: testIssuer})
 }
 
@@ -61,9 +59,7 @@ func TestSignVerify(t *testing.T) {
 	for _, k := range []*Key{rs, es, ed, oct} {
 		set := setFor(t, k)
 		text, err := set.Sign([]byte("in front "), testClaims())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		text = bytes.TrimPrefix(text, []byte("in front "))
 		var have Claims
 		by, err := set.Verify(&have, string(text), testNow)
@@ -133,9 +129,7 @@ func TestServiceKey(t *testing.T) {
 	rs, _, _, _ := testKeys(t)
 	set := setFor(t, rs)
 	text, err := set.SignService(nil, "service_role", "", testNow, testNow.AddDate(10, 0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var c Claims
 	k, err := set.Verify(&c, string(text), testNow)
 	if err != nil || k.Algorithm() != HS256 || c.Role != "service_role" || c.Subject != "" {
@@ -160,9 +154,7 @@ func TestVerifyTimesAndIssuer(t *testing.T) {
 		t.Helper()
 		for _, k := range []*Key{rs, set.secret} {
 			text, err := k.signPayload(nil, []byte(payload))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			var c Claims
 			_, err = set.Verify(&c, string(text), testNow)
 			if want == ErrIssuer && k == set.secret {
@@ -197,9 +189,7 @@ func TestVerifyStates(t *testing.T) {
 	f := func(k *Key, want error) {
 		t.Helper()
 		text, err := k.signPayload(nil, []byte(`{"role":"anon"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var c Claims
 		if _, err := set.Verify(&c, string(text), testNow); err != want {
 			t.Errorf("%s: %v, want %v", k, err, want)
@@ -210,17 +200,13 @@ func TestVerifyStates(t *testing.T) {
 	f(oct, nil)
 	f(ed, ErrRevokedKey)
 	stranger, err := Generate(ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f(stranger, ErrUnknownKey)
 	secret, _ := NewSecret("", testSecret)
 	f(secret, ErrUnknownKey) // no shared secret in this set
 
 	var doc struct{ Keys []map[string]any }
-	if err := json.Unmarshal(set.JWKS(), &doc); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(set.JWKS(), &doc))
 	var ids []any
 	for _, k := range doc.Keys {
 		ids = append(ids, k["kid"])

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 // RFC 6238 appendix B, SHA-1: the last six of its eight digits.
@@ -133,16 +135,12 @@ func FuzzURI(f *testing.F) {
 func TestSVG(t *testing.T) {
 	text := URI("app.example.org", "mia@example.org", NewKey())
 	svg, err := SVG(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if strings.ContainsAny(svg, "#%") || !strings.Contains(svg, "<svg ") {
 		t.Error(svg)
 	}
 	code, err := encode(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	// Painted as a browser does, each module has the colour that the code says.
 	size := code.Size + 8
 	black := make([]bool, size*size)
@@ -153,9 +151,7 @@ func TestSVG(t *testing.T) {
 		if err == io.EOF {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		start, ok := tok.(xml.StartElement)
 		if !ok {
 			continue

@@ -1,6 +1,6 @@
 // Package webauthn reads and verifies the answers of authenticators (W3C Web Authentication Level 3), and makes the
-// options and challenges of both ceremonies. It knows no HTTP, SQL, clock or settings, and uses only the standard
-// library: it has a small reader for CBOR (RFC 8949).
+// options and challenges of both ceremonies. It knows no HTTP, SQL, clock or settings, and needs no foreign library: it
+// has a small reader for CBOR (RFC 8949).
 //
 // It does not check attestation: a statement of any format must only be a well-formed map.
 package webauthn

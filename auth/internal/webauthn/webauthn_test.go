@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/auth/internal/webauthn"
 	"gatehouse/auth/internal/webauthn/webauthntest"
+	"gatehouse/shared/must"
 )
 
 type vector struct {
@@ -26,22 +27,16 @@ type vector struct {
 func fromHex(t testing.TB, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return b
 }
 
 func vectors(t testing.TB) []vector {
 	t.Helper()
 	text, err := os.ReadFile("testdata/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var out []vector
-	if err := json.Unmarshal(text, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(text, &out))
 	return out
 }
 
@@ -156,18 +151,14 @@ func request() webauthn.RequestOptions {
 func create(t testing.TB, a *webauthntest.Authenticator, changes ...webauthntest.Change) []byte {
 	t.Helper()
 	raw, err := a.Create(creation(), origin, changes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return raw
 }
 
 func get(t testing.TB, a *webauthntest.Authenticator, changes ...webauthntest.Change) []byte {
 	t.Helper()
 	raw, err := a.Get(request(), origin, changes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return raw
 }
 
@@ -211,9 +202,7 @@ func TestHostile(t *testing.T) {
 	for _, c := range webauthntest.Hostile(webauthntest.Request, rpID, origin) {
 		a := &webauthntest.Authenticator{Algorithm: c.Algorithm}
 		kept, err := register(create(t, a), policy(false))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_, err = assert(get(t, a, c.Change), policy(c.RequireUV), kept)
 		check(t, c, err)
 	}
@@ -237,9 +226,7 @@ func TestVerify_counters(t *testing.T) {
 	} {
 		a := &webauthntest.Authenticator{Flags: c.flags}
 		kept, err := register(create(t, a), policy(false))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		kept.SignCount, a.Keys()[0].Count = c.stored, c.sent
 		got, err := assert(get(t, a), policy(false), kept)
 		if err != c.want {
@@ -267,9 +254,7 @@ func TestVerify_backupState(t *testing.T) {
 func TestVerify_otherCredential(t *testing.T) {
 	a, b := &webauthntest.Authenticator{}, &webauthntest.Authenticator{}
 	kept, err := register(create(t, a), policy(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	create(t, b)
 	if _, err := assert(get(t, b), policy(false), kept); err != webauthn.FailedCredentialID {
 		t.Errorf("another credential: %v", err)
@@ -285,9 +270,7 @@ func TestVerify_bitFlips(t *testing.T) {
 	for _, alg := range []int{webauthn.ES256, webauthn.EdDSA, webauthn.RS256} {
 		a := &webauthntest.Authenticator{Algorithm: alg}
 		kept, err := register(create(t, a), policy(false))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var honest webauthntest.Message
 		get(t, a, webauthntest.After(func(m *webauthntest.Message) { honest = *m }))
 		for _, part := range []func(m *webauthntest.Message) *[]byte{

@@ -17,16 +17,17 @@ const checkUsage = "usage: ratelimit check [-format json] [-merge_domain_configs
 	"       ratelimit check -settings [DIR]\n" +
 	"example: ratelimit check /etc/ratelimit/config\n"
 
-// checkCall has the arguments of check.
+// checkCall has the inputs of the command check.
 type checkCall struct {
 	args, environ []string
-	// lenient only warns about a folder without rules, as the program ratelimit_config_check does.
+	// lenient makes a folder without rules a warning instead of an error, as in envoyproxy/ratelimit's program
+	// ratelimit_config_check.
 	lenient bool
 }
 
-// check loads files, standard input and folders as one set, as the daemon would, and reports every problem of every
-// file: exit 0 without problems, 1 with some. It ignores the daemon's environment unless -settings is given, which
-// checks the environment too.
+// check is the command check. It loads files, standard input and folders as one set of rules, as the daemon would, and
+// reports every problem in every file. It returns 0 if there is no problem, otherwise 1. It ignores the environment
+// unless -settings is given, which checks the settings in the environment, too.
 func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	flags := newFlags("check", checkUsage, stderr)
 	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
@@ -79,7 +80,9 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	report.lenient = call.lenient || *withSettings
 	checkRules(ctx, paths, files.IgnoreDotFiles, options, report)
 	if asJSON {
-		writeJSON(stdout, report)
+		if err := writeJSON(stdout, report); err != nil {
+			return failed("check", err, stderr)
+		}
 	}
 	if !report.OK {
 		return exitFailed
@@ -88,7 +91,7 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checkRules loads the rules of all paths as one set.
+// checkRules loads the rules in all paths as one set and records the outcome in report.
 func checkRules(ctx context.Context, paths []string, ignoreDotFiles bool, options limits.Options, report *checkReport) {
 	report.progress("checking rate limit configs...\n")
 	texts, ok := readRules(ctx, paths, ignoreDotFiles, report)
@@ -97,7 +100,8 @@ func checkRules(ctx context.Context, paths []string, ignoreDotFiles bool, option
 	report.OK = ok && err == nil
 }
 
-// checkSettings reports every error of an environment, as a start would, and uses its settings for the rules.
+// checkSettings reports every error in the settings of an environment, as a start of the daemon would. It sets in
+// options the settings for the rules.
 func checkSettings(environ []string, options *limits.Options, w io.Writer) (c config.Config, ok bool) {
 	fmt.Fprintln(w, "checking settings...")
 	c, report, err := config.Load(environ)
@@ -114,7 +118,7 @@ func checkSettings(environ []string, options *limits.Options, w io.Writer) (c co
 	return c, true
 }
 
-// reportProblems writes each problem of a refused set on a line of its own.
+// reportProblems writes each problem of refused rules on a line of its own.
 func reportProblems(w io.Writer, err error) {
 	rejection, ok := errors.AsType[*limits.Rejection](err)
 	if !ok {
@@ -126,13 +130,14 @@ func reportProblems(w io.Writer, err error) {
 	}
 }
 
-// checkReport is the result of check. As text, each line is written as it is found; as JSON, everything at the end.
+// checkReport is the result of the command check. As text, each line is written when it is found; as JSON, everything
+// is written at the end.
 type checkReport struct {
 	OK       bool             `json:"ok"`
 	Problems []limits.Problem `json:"problems"`
 	Warnings []limits.Problem `json:"warnings"`
 
-	text    io.Writer // discards with -format json
+	text    io.Writer // io.Discard with -format json
 	lenient bool      // as in checkCall
 }
 
@@ -142,19 +147,19 @@ func newCheckReport(text io.Writer) *checkReport {
 
 func (r *checkReport) progress(format string, args ...any) { fmt.Fprintf(r.text, format, args...) }
 
-// unread notes a file or folder that could not be read.
+// unread records a file or folder that could not be read.
 func (r *checkReport) unread(path string, err error) {
 	r.progress("error loading rate limit configs: %v\n", err)
 	r.Problems = append(r.Problems, limits.Problem{File: path, Message: err.Error()})
 }
 
-// odd notes a warning about a folder.
+// odd records a warning about a folder.
 func (r *checkReport) odd(dir, message string) {
 	r.progress("warning: %s\n", message)
 	r.Warnings = append(r.Warnings, limits.Problem{File: dir, Message: message})
 }
 
-// loaded notes the outcome of loading the rules.
+// loaded records the outcome of loading the rules.
 func (r *checkReport) loaded(warnings []limits.Problem, err error) {
 	for _, w := range warnings {
 		r.progress("warning: %s\n", w)

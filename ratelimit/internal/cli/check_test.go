@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/shared/must"
 )
 
 // With -format json, check prints one object with all problems and warnings.
@@ -18,15 +19,11 @@ func TestCheck_json(t *testing.T) {
 	file := filepath.Join(dir, "a.yaml")
 	f := func(text string, status int, ok bool, problems, warnings []limits.Problem) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 		var out, errs strings.Builder
 		got := (Program{}).run(t.Context(), []string{"ratelimit", "check", "-format", "json", file}, nil, &out, &errs)
 		var report checkReport
-		if err := json.Unmarshal([]byte(out.String()), &report); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal([]byte(out.String()), &report))
 		if got != status || report.OK != ok || errs.Len() > 0 {
 			t.Errorf("%q: exit status %d, ok %v, on stderr %q", text, got, report.OK, errs.String())
 		}

@@ -1,4 +1,5 @@
-// Package cli is the program's command line: signals, arguments, exit statuses, and a file for each sub-command.
+// Package cli is the command line of the program ratelimit: signals, arguments, exit statuses, and a file for each
+// sub-command.
 package cli
 
 import (
@@ -20,7 +21,7 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// Exit statuses. Bad usage has its own status, so that scripts can distinguish it from a negative answer.
+// Exit statuses. Bad usage has a status of its own, so that scripts can distinguish it from the answer no.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -30,16 +31,17 @@ const (
 // Main runs the program with the arguments and the environment of this process, and returns its exit status.
 func Main() int { return Program{}.Main() }
 
-// Program is what the program needs beyond arguments and environment.
+// Program has what the program needs in addition to arguments and environment. The zero value is the usual program.
 type Program struct {
-	// Resolver looks up the names of memcached's nodes, MCACHE_SRV; nil is the host's resolver.
+	// Resolver looks up the names of memcached's nodes (MCACHE_SRV); nil means the resolver of the host.
 	Resolver *net.Resolver
 }
 
-// Main runs p with the arguments and the environment of this process until p is done or a signal ends it, and returns
-// the exit status.
+// Main runs p, with the arguments and the environment of this process, until the command is done or a signal ends it.
+// It returns the exit status.
 func (p Program) Main() int {
-	// Never undone: supervisors repeat signals, and a second one must not cut a clean shutdown short.
+	// The context's stop function is never called: supervisors repeat signals, and a second signal must not end the
+	// process during a clean shutdown.
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	return p.run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
 }
@@ -57,13 +59,13 @@ const usage = `usage: ratelimit [serve]         run the daemon; settings come fr
        ratelimit version
 `
 
-// run is the whole program. It returns the exit status when ctx has ended or the command is done.
+// run runs the whole program. It returns the exit status when ctx has ended or the command is done.
 func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	command, rest, replaced := "serve", args[1:], false
 	if len(rest) > 0 {
 		command, rest = rest[0], rest[1:]
 	}
-	switch filepath.Base(args[0]) { // the replaced service's three programs, as links to this program
+	switch filepath.Base(args[0]) { // envoyproxy/ratelimit's three programs can be links to this one
 	case "ratelimit_client":
 		command, rest, replaced = "client", args[1:], true
 	case "ratelimit_config_check":
@@ -115,8 +117,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	return exitUsage
 }
 
-// newFlags returns the flags of a command. Their usage message, on stderr, is usage, whose last line is an example,
-// with the flags before that line.
+// newFlags returns the set of flags for a command. Its usage message, which goes to stderr, is the text usage with the
+// flags inserted before the last line, which is an example.
 func newFlags(command, usage string, stderr io.Writer) *flag.FlagSet {
 	flags := flag.NewFlagSet("ratelimit "+command, flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -129,21 +131,21 @@ func newFlags(command, usage string, stderr io.Writer) *flag.FlagSet {
 	return flags
 }
 
-// mergeFlag adds the flag of all commands that load rules.
+// mergeFlag defines -merge_domain_configs, which all commands that load rules have.
 func mergeFlag(flags *flag.FlagSet, s *limits.Settings) {
 	flags.BoolVar(&s.MergeDomains, "merge_domain_configs", false,
 		"allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
 }
 
-// isHelp reports whether the arguments only ask for the usage of a command.
+// isHelp reports whether the arguments only request the usage message of a command.
 func isHelp(args []string) bool {
 	return len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help")
 }
 
-// writeJSON writes a report for programs.
-func writeJSON(w io.Writer, v any) {
+// writeJSON writes a report as indented JSON, for programs.
+func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	e.Encode(v)
+	return e.Encode(v)
 }

@@ -1,11 +1,18 @@
 package cli
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gatehouse/shared/must"
 )
 
 // A start that is refused says so in the form of the log.
@@ -30,6 +37,30 @@ func TestReport(t *testing.T) {
 	f([]string{"BACKEND_TYPE=memory", "PORT=x", "LOG_FORMAT=Json", "LOG_LEVEL=panic", "LOG_LEVLE=info"},
 		`{"@timestamp":T,"level":"warning","@message":"LOG_LEVLE is no setting of this program and has no effect; did you mean LOG_LEVEL?"}`+"\n",
 		`{"@timestamp":T,"level":"fatal","@message":"settings: PORT=\"x\": not a whole number, such as 10 or 0x10"}`)
+}
+
+// A report for programs that was not written whole is a failure.
+func TestReports_fullDisk(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	port := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{}`) }))
+	defer port.Close()
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	rules := "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+	must.Succeed(t, os.WriteFile(file, []byte(rules), 0o644))
+	for _, command := range []string{"schema", "check -format json FILE", "diff -format json FILE FILE",
+		"explain -format json -domain d -descriptors k=v FILE", "replay -format json -rules FILE /dev/null",
+		"counters get -debug_url " + port.URL + " -format json -domain d -descriptors k=v"} {
+		var errs strings.Builder
+		args := strings.Fields("ratelimit " + strings.ReplaceAll(command, "FILE", file))
+		got := (Program{}).run(t.Context(), args, nil, full, &errs)
+		if got != exitFailed || !strings.Contains(errs.String(), "no space left") {
+			t.Errorf("%s: exit status %d, %q", command, got, errs.String())
+		}
+	}
 }
 
 // Each command's -h begins with its usage and ends with an example that begins with the program's name.

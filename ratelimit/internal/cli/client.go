@@ -24,8 +24,9 @@ const clientUsage = `usage: ratelimit client [-dial_string HOST:PORT] -domain D 
 example: ratelimit client -dial_string localhost:8081 -domain shop -descriptors user=ann
 `
 
-// client queries a running daemon once: exit 0 with any answer, 1 without one, 2 on bad flags. If it is called as the
-// replaced service's client, it prints its flags before the answer.
+// client is the command client, which sends one request to a running daemon. It returns 0 with any answer, 1 without an
+// answer, and 2 for bad flags. replaced is set if the program was called as envoyproxy/ratelimit's client: client then
+// prints its flags before the answer, as that program does.
 func client(ctx context.Context, args []string, replaced bool, stdout, stderr io.Writer) int {
 	flags := newFlags("client", clientUsage, stderr)
 	address := flags.String("dial_string", "localhost:8081", "server to ask, host:port")
@@ -87,7 +88,7 @@ func client(ctx context.Context, args []string, replaced bool, stdout, stderr io
 	return exitOK
 }
 
-// tlsFlags defines the flags of TLS.
+// tlsFlags defines the flags for TLS.
 func tlsFlags(flags *flag.FlagSet) (useTLS *bool, files *certs.Files) {
 	useTLS, files = flags.Bool("grpc-use-tls", false, "speak TLS"), new(certs.Files)
 	flags.StringVar(&files.CA, "grpc-server-ca-file", "",
@@ -97,7 +98,8 @@ func tlsFlags(flags *flag.FlagSet) (useTLS *bool, files *certs.Files) {
 	return useTLS, files
 }
 
-// protectionOf returns credentials for TLS with the files, or for none; closeFiles ends following the files.
+// protectionOf returns the credentials for a connection: with TLS and the given files, or without TLS. closeFiles stops
+// watching the files for changes.
 func protectionOf(useTLS bool, files certs.Files, stderr io.Writer) (
 	_ credentials.TransportCredentials, closeFiles func(), err error) {
 	if !useTLS {
@@ -114,7 +116,7 @@ func protectionOf(useTLS bool, files certs.Files, stderr io.Writer) (
 	return grpctls.Client(store), store.Close, nil
 }
 
-// writeAnswer prints an answer as a line of JSON, without the random spaces that the library adds.
+// writeAnswer prints an answer as a line of JSON. It removes the spaces that protojson adds at random.
 func writeAnswer(w io.Writer, answer *pb.RateLimitResponse) error {
 	text, err := protojson.Marshal(answer)
 	if err != nil {
@@ -129,7 +131,7 @@ func writeAnswer(w io.Writer, answer *pb.RateLimitResponse) error {
 	return err
 }
 
-// writeFlags prints the flags that the replaced service's client has, and the other flags that are set.
+// writeFlags prints the flags that envoyproxy/ratelimit's client has, and all other flags that are set.
 func writeFlags(w io.Writer, flags *flag.FlagSet) {
 	set := map[string]bool{}
 	flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
@@ -144,7 +146,7 @@ func writeFlags(w io.Writer, flags *flag.FlagSet) {
 	})
 }
 
-// flagExit returns the exit status after FlagSet.Parse has failed and printed why.
+// flagExit returns the exit status for an error of FlagSet.Parse, which has already printed the error.
 func flagExit(err error) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK

@@ -16,10 +16,11 @@ import (
 	"gatehouse/ratelimit/internal/server"
 )
 
-// requestFlags collects a request from flags, whose order matters: flags about a descriptor follow it.
+// requestFlags collects a request from flags. The order of the flags matters: a flag about a descriptor follows the
+// descriptor.
 type requestFlags struct {
 	descriptors []*ratelimitpb.RateLimitDescriptor
-	hits        uint32 // of the request; 0: not set
+	hits        uint32 // hits that the whole request counts as; 0 if not set
 }
 
 func (r *requestFlags) define(flags *flag.FlagSet) {
@@ -36,7 +37,7 @@ func (r *requestFlags) add(flags *flag.FlagSet, name, usage string, set func(str
 	flags.Var(&repeatedFlag{set: set}, name, usage)
 }
 
-// last returns the last descriptor so far.
+// last returns the descriptor that was given last.
 func (r *requestFlags) last() (*ratelimitpb.RateLimitDescriptor, error) {
 	if len(r.descriptors) == 0 {
 		return nil, errors.New("it belongs to the descriptor before it, and there is none")
@@ -59,7 +60,7 @@ func (r *requestFlags) addJSON(text string) error {
 func (r *requestFlags) setHits(text string) error {
 	if len(r.descriptors) == 0 {
 		n, err := strconv.ParseUint(text, 10, 32)
-		if err != nil || n == 0 { // 0 in a request counts as 1
+		if err != nil || n == 0 { // 0 is refused, because the daemon takes it as 1
 			return fmt.Errorf("hits of a request are whole numbers from 1 to %d", uint32(math.MaxUint32))
 		}
 		r.hits = uint32(n)
@@ -87,31 +88,31 @@ func (r *requestFlags) setLimit(text string) error {
 	return nil
 }
 
-// repeatedFlag is a flag that may be repeated.
+// repeatedFlag is a flag.Value for a flag that may be given more than once.
 type repeatedFlag struct {
 	texts []string
 	set   func(string) error
 }
 
-// String returns the texts of all uses.
+// String returns the texts of all uses of the flag.
 func (f *repeatedFlag) String() string { return strings.Join(f.texts, " ") }
 
-// Set takes the text of one use.
+// Set adds the text of one use of the flag.
 func (f *repeatedFlag) Set(text string) error {
 	f.texts = append(f.texts, text)
 	return f.set(text)
 }
 
-// refundFlag is the flag -refund.
+// refundFlag is the flag -refund, which gives hits of the last descriptor back.
 type refundFlag struct {
 	request *requestFlags
-	given   int // how often the flag is true
+	given   int // number of times that the flag was given as true
 }
 
-// String returns true if a descriptor's hits are given back.
+// String returns true if the flag was given as true at least once.
 func (f *refundFlag) String() string { return strconv.FormatBool(f.given > 0) }
 
-// Set takes true or false, for the last descriptor so far.
+// Set takes true or false, which applies to the descriptor that was given last.
 func (f *refundFlag) Set(text string) error {
 	on, err := strconv.ParseBool(text)
 	if err != nil {
@@ -127,16 +128,16 @@ func (f *refundFlag) Set(text string) error {
 	return nil
 }
 
-// IsBoolFlag reports that the flag needs no value.
+// IsBoolFlag makes package flag accept the flag without a value.
 func (f *refundFlag) IsBoolFlag() bool { return true }
 
-// descriptorsFlag is the flag -descriptors.
+// descriptorsFlag is the flag -descriptors, which adds a descriptor to the request.
 type descriptorsFlag struct {
 	request *requestFlags
 	given   []*ratelimitpb.RateLimitDescriptor
 }
 
-// String returns the form that the replaced service's client prints.
+// String returns the descriptors in the form that envoyproxy/ratelimit's client prints.
 func (f *descriptorsFlag) String() string {
 	var b strings.Builder
 	for _, descriptor := range f.given {
@@ -149,7 +150,7 @@ func (f *descriptorsFlag) String() string {
 	return b.String()
 }
 
-// Set takes one descriptor.
+// Set adds one descriptor.
 func (f *descriptorsFlag) Set(text string) error {
 	entries, err := server.ParseDescriptor(text)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/must"
 )
 
 // asked is a server of the protocol that records the last request.
@@ -36,9 +37,7 @@ func (a *asked) ShouldRateLimit(_ context.Context, r *pb.RateLimitRequest) (*pb.
 // prints where it is called as the replaced one.
 func TestClient_request(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	server, got := grpc.NewServer(), new(asked)
 	pb.RegisterRateLimitServiceServer(server, got)
 	go server.Serve(listener)
@@ -67,9 +66,7 @@ func TestClient_request(t *testing.T) {
 			return
 		}
 		request := new(pb.RateLimitRequest)
-		if err := protojson.Unmarshal([]byte(want), request); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, protojson.Unmarshal([]byte(want), request))
 		if d := cmp.Diff(proto.Message(request), proto.Message(got.request), protocmp.Transform()); d != "" {
 			t.Errorf("%q: want (-), got (+):\n%s", args, d)
 		}
@@ -137,9 +134,7 @@ Flag: --grpc-use-tls="false"
 func TestClient_tlsPort(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	certificate := certtest.NewCA(t, "ca", time.Hour).IssueServer("localhost").TLS(t)
 	server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
 	go server.Serve(listener)

@@ -17,8 +17,9 @@ const countersUsage = `usage: ratelimit counters get   [-debug_url U] -domain D 
 example: ratelimit counters get -domain shop -descriptors user=ann
 `
 
-// counters shows or resets the counters of one descriptor in a running daemon: exit 0 when there are counters, 1 when
-// no counter decides the descriptor or the daemon gives none, 2 on bad usage.
+// counters is the command counters, which shows or resets the counters that a running daemon has for one descriptor. It
+// returns 0 if there are counters, 1 if no counter decides the descriptor or the daemon does not return any, and 2 for
+// bad usage.
 func counters(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	methods := map[string]string{"get": http.MethodGet, "reset": http.MethodDelete}
 	if len(args) == 0 || methods[args[0]] == "" {
@@ -72,7 +73,9 @@ func counters(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 		return failed(command, fmt.Errorf("the answer cannot be read: %w", err), stderr)
 	}
 	if *format == "json" {
-		stdout.Write(body)
+		if _, err := stdout.Write(body); err != nil {
+			return failed(command, err, stderr)
+		}
 	} else {
 		writeCounters(stdout, &report)
 	}

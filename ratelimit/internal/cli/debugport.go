@@ -16,17 +16,18 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// defaultDebugURL is the debug port of a daemon on this host.
+// defaultDebugURL is the address of the debug port of a daemon on this host.
 const defaultDebugURL = "http://127.0.0.1:6070"
 
-// debugPort requests the guarded pages of a daemon's debug port.
+// debugPort is an HTTP client for the debug port of a daemon, which sends the token that guarded pages need.
 type debugPort struct {
 	base  *url.URL
 	token string
 	http  *http.Client
 }
 
-// openDebugPort reads the token from DEBUG_TOKEN or DEBUG_TOKEN_FILE.
+// openDebugPort returns a client for the debug port at base. It reads the token from DEBUG_TOKEN or from the file
+// DEBUG_TOKEN_FILE.
 func openDebugPort(base string, environ []string) (*debugPort, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -37,13 +38,13 @@ func openDebugPort(base string, environ []string) (*debugPort, error) {
 		return nil, err
 	}
 	return &debugPort{u, s.Debug.Token, &http.Client{
-		// No proxy: it would see the token, and the daemon would not recognize the request as one from this host.
+		// Use no proxy: it would see the token, and the daemon would not take the request as coming from this host.
 		Transport:     &http.Transport{ResponseHeaderTimeout: 30 * time.Second},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// refusal is an answer that is not 200.
+// refusal is the error for an answer whose status is not 200.
 type refusal struct {
 	status  int
 	message string
@@ -51,7 +52,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return fmt.Sprintf("%d %s", r.status, r.message) }
 
-// ask sends a request, without empty parameters; the caller closes the body of the answer. The error may be a *refusal.
+// ask sends a request for a page; empty parameters in q are left out. The caller closes the body of the answer. The
+// error is a *refusal if the status is not 200.
 func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) (*http.Response, error) {
 	maps.DeleteFunc(q, func(_ string, values []string) bool { return values[0] == "" })
 	r, err := http.NewRequestWithContext(ctx, method, d.base.JoinPath(page).String()+"?"+q.Encode(), nil)
@@ -63,9 +65,8 @@ func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) 
 	}
 	resp, err := d.http.Do(r)
 	if err != nil {
-		var failed *url.Error
-		if errors.As(err, &failed) {
-			err = failed.Err // err would contain the URL with its parameters
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			err = failed.Err // err itself contains the URL with its parameters
 		}
 		return nil, fmt.Errorf("%s: %w", d.base, err)
 	}
@@ -81,7 +82,7 @@ func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) 
 	return nil, &refusal{resp.StatusCode, said.Message}
 }
 
-// failed reports an error of ask, and returns the exit status.
+// failed prints an error that ask returned, and returns the exit status.
 func failed(command string, err error, stderr io.Writer) int {
 	fmt.Fprintf(stderr, "ratelimit %s: %v\n", command, err)
 	if r, ok := errors.AsType[*refusal](err); ok && r.status == http.StatusBadRequest {

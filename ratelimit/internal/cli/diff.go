@@ -16,7 +16,8 @@ import (
 const diffUsage = "usage: ratelimit diff [-format text|json] [-escaped] OLD NEW\n" +
 	"example: ratelimit diff /etc/ratelimit/config new.yaml\n"
 
-// diff compares two sets of rules: exit 0 without a difference, 1 with some, 2 on bad usage or bad rules.
+// diff is the command diff, which compares two sets of rules. It returns 0 if they are equal, 1 if they differ, and 2
+// for bad usage or invalid rules.
 func diff(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := newFlags("diff", diffUsage, stderr)
 	format := flags.String("format", "text", "text or json")
@@ -39,7 +40,9 @@ func diff(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	d := compareRules(sets[0].View(), sets[1].View(), *escaped)
 	if *format == "json" {
-		writeJSON(stdout, d)
+		if err := writeJSON(stdout, d); err != nil {
+			return failed("diff", err, stderr)
+		}
 	} else {
 		d.print(stdout)
 	}
@@ -72,7 +75,7 @@ func (d *ruleDiff) print(w io.Writer) {
 
 func placeOf(r *limits.RuleView) string { return fmt.Sprintf("%s:%d:%d", r.File, r.Line, r.Column) }
 
-// limitOf returns a rule's limit in short form.
+// limitOf returns a rule's limit in short form, such as 5 per MINUTE.
 func limitOf(r *limits.RuleView) string {
 	switch {
 	case r.Whitelist:
@@ -85,7 +88,7 @@ func limitOf(r *limits.RuleView) string {
 	return fmt.Sprintf("%d per %s", r.RequestsPerUnit, r.Unit)
 }
 
-// shownField returns a field's value as JSON; "none" if it is not set.
+// shownField returns the value of a field as JSON; "none" if the field is not set.
 func shownField(v any) string {
 	if v == nil {
 		return "none"
@@ -97,7 +100,7 @@ func shownField(v any) string {
 	return string(b)
 }
 
-// ruleDiff is the differences between two sets of rules, in the order of their files.
+// ruleDiff has the differences between two sets of rules, in the order in which the rules are configured.
 type ruleDiff struct {
 	Added   []limits.RuleView `json:"added"`
 	Removed []limits.RuleView `json:"removed"`
@@ -105,12 +108,13 @@ type ruleDiff struct {
 	Same    int               `json:"same"`
 }
 
-// changedRule is a rule that both sets have and that differs, in itself or in its counters.
+// changedRule is a rule that is in both sets and has changed, in its fields or in the counters that it uses.
 type changedRule struct {
 	Rule   string         `json:"rule"`
-	Place  string         `json:"place"` // in the newer set
+	Place  string         `json:"place"` // where the newer set has the rule
 	Fields []changedField `json:"fields"`
-	// Counters says what happens to the rule's counters: one of the constants below; empty where neither rule counts.
+	// Counters says what becomes of the counts that the rule has in the store: one of the constants below; empty if one
+	// of the two versions does not count.
 	Counters string `json:"counters,omitempty"`
 }
 
@@ -128,14 +132,14 @@ type changedField struct {
 
 func (d *ruleDiff) same() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
 
-// counted is a rule with the texts that identify its counters.
+// counted is a rule with two texts that identify its counters.
 type counted struct {
 	limits.RuleView
-	window  string // kind and length of its windows; another window is another counter
+	window  string // kind and length of the windows: if it changes, the rule has other counters
 	sharing string // which requests share a counter
 }
 
-// compareRules compares two configurations rule by rule. escaped is the layout of counter keys.
+// compareRules compares two configurations rule by rule. escaped is set if counter keys have the escaped layout.
 func compareRules(before, after []limits.DomainView, escaped bool) *ruleDiff {
 	d := &ruleDiff{Added: []limits.RuleView{}, Removed: []limits.RuleView{}, Changed: []changedRule{}}
 	old, oldOrder := countersOf(before, escaped)
@@ -172,7 +176,8 @@ func compareRules(before, after []limits.DomainView, escaped bool) *ruleDiff {
 	return d
 }
 
-// countersOf finds each rule's counters. The rules of a list follow each other.
+// countersOf returns the rules of all domains with the texts that identify their counters, and their order. The rules
+// of one rate_limits list follow each other.
 func countersOf(domains []limits.DomainView, escaped bool) (rules map[string]*counted, order []string) {
 	rules = map[string]*counted{}
 	for _, domain := range domains {
@@ -201,7 +206,7 @@ func countersOf(domains []limits.DomainView, escaped bool) (rules map[string]*co
 	return rules, order
 }
 
-// sharedBy says which values of a level share a counter.
+// sharedBy returns a text that says which values of one entry of a rule's path share a counter.
 func sharedBy(l *limits.DescriptorView, escaped bool) string {
 	networks := len(l.CIDR)+len(l.NotCIDR) > 0
 	switch {
@@ -215,13 +220,14 @@ func sharedBy(l *limits.DescriptorView, escaped bool) string {
 		return mark(escaped, "addresses")
 	case l.Share:
 		return mark(escaped, "~") + l.Value
-	case l.Value == "" || strings.Contains(strings.ReplaceAll(l.Value, `\*`, ""), "*"): // a pattern
+	case l.Value == "" || strings.Contains(strings.ReplaceAll(l.Value, `\*`, ""), "*"): // the value is a pattern
 		return "each value"
 	}
 	return mark(escaped, "=") + l.Value
 }
 
-// mark returns text for the escaped layout, which alone writes it.
+// mark returns text if counter keys have the escaped layout, otherwise the empty text: the default layout does not
+// write such marks.
 func mark(escaped bool, text string) string {
 	if escaped {
 		return text
@@ -229,7 +235,7 @@ func mark(escaped bool, text string) string {
 	return ""
 }
 
-// fieldsChanged returns the fields in which two rules differ, by name.
+// fieldsChanged returns the fields in which two versions of a rule differ, sorted by name.
 func fieldsChanged(before, after *limits.RuleView) []changedField {
 	was, is := fieldsOf(before), fieldsOf(after)
 	all := maps.Clone(was)
@@ -243,8 +249,9 @@ func fieldsChanged(before, after *limits.RuleView) []changedField {
 	return list
 }
 
-// fieldsOf returns a rule's fields as /rlconfig names them, the fields of each level of its path after the level's key,
-// without the rule's place and fields that follow from other fields.
+// fieldsOf returns the fields of a rule with the names that the page /rlconfig gives them. The names of fields of an
+// entry on the rule's path begin with the entry's key. The rule's place and fields that follow from other fields are
+// left out.
 func fieldsOf(r *limits.RuleView) map[string]any {
 	fields := asMap(r)
 	for _, name := range []string{"key", "descriptors", "window_seconds", "file", "line", "column"} {
@@ -273,7 +280,7 @@ func fieldsOf(r *limits.RuleView) map[string]any {
 func asMap(v any) map[string]any {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // views are plain data
+		panic(err) // cannot happen: views are plain data
 	}
 	fields := map[string]any{}
 	if err := json.Unmarshal(b, &fields); err != nil {

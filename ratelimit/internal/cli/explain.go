@@ -14,9 +14,9 @@ import (
 const explainUsage = "usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] FILE|DIR\n" +
 	"example: ratelimit explain -domain shop -descriptors user=ann /etc/ratelimit/config\n"
 
-// explain prints each descriptor's walk through the rules of a file or a folder, and how the rules of several
-// descriptors affect each other in one request: exit 0 when an entry decides a descriptor, 1 when none does, 2 on bad
-// usage or rules. It contacts no daemon and counts nothing.
+// explain is the command explain. It prints how each descriptor of a request is matched against the rules of a file or
+// folder and, for several descriptors, how their rules affect each other. It returns 0 if an entry decides a
+// descriptor, 1 if none does, and 2 for bad usage or invalid rules. It contacts no daemon and counts nothing.
 func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := newFlags("explain", explainUsage, stderr)
 	domain := flags.String("domain", "", "rate limit `domain`")
@@ -51,7 +51,9 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		shown = x.Descriptors[0]
 	}
 	if *format == "json" {
-		writeJSON(stdout, shown)
+		if err := writeJSON(stdout, shown); err != nil {
+			return failed("explain", err, stderr)
+		}
 	} else {
 		fmt.Fprint(stdout, x.Text())
 	}

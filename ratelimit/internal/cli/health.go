@@ -17,7 +17,8 @@ Asks the daemon on this host, at /healthcheck of HOST and PORT or at URL. Exit s
 example: ratelimit health -timeout 1s
 `
 
-// health is the command health. It reads only the settings of the HTTP listener.
+// health is the command health, which requests /healthcheck of the daemon on this host. Of the settings it reads only
+// those of the HTTP listener.
 func health(ctx context.Context, args, environ []string, stderr io.Writer) int {
 	flags := newFlags("health", healthUsage, stderr)
 	timeout := flags.Duration("timeout", 2*time.Second, "how long to wait for the answer")

@@ -18,32 +18,33 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// replayMaxKeys is more than all counters that memory holds: none is dropped before it has ended.
+// replayMaxKeys is more counters than fit into memory, so that none is dropped before its window has ended.
 const replayMaxKeys = 1 << 30
 
-// replayer decides recorded requests by one or two sets of rules, each with counters of its own.
+// replayer decides recorded requests by one or two sets of rules. Each set has counters of its own.
 type replayer struct {
-	sets      []*replaySet // two: the older and the newer
+	sets      []*replaySet // the older set, if there is one, and the newer
 	recording *recording
 	requests  int
-	newly     int // requests that the last set limits and the set before does not
+	newly     int // number of requests that the newer set limits and the older does not
 	from, to  time.Time
-	// limited counts, by descriptorText, the descriptors that the last set limits and no set before does.
+	// limited counts the descriptors that the newer set limits and the older, if there is one, does not. The keys are
+	// their texts as descriptorText returns them.
 	limited map[string]uint64
 }
 
-// replaySet is a set of rules with its counters, on the recording's clock.
+// replaySet is a set of rules with its counters. Its clock shows the time of the recorded request.
 type replaySet struct {
 	service *service.Service
 	now     time.Time
 	call    service.Call
 	total   tally
-	tallies map[string]*tally // by the name of the rule
-	// unmatched counts descriptors for which the configuration has no answer.
+	tallies map[string]*tally // by name of the rule
+	// unmatched counts the descriptors for which the rules have no answer.
 	unmatched uint64
 }
 
-// tally counts the requests, or the descriptors, that a rule decides.
+// tally counts the requests, or the descriptors of requests, that a rule decides.
 type tally struct {
 	requests, hits, passed, limited uint64
 }
@@ -75,7 +76,7 @@ func newReplaySet(rules *limits.Rules) *replaySet {
 	return s
 }
 
-// run decides all requests of a recording.
+// run decides all requests of the recording in.
 func (r *replayer) run(ctx context.Context, in io.Reader) error {
 	r.recording = newRecording(in)
 	for {
@@ -93,7 +94,8 @@ func (r *replayer) run(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// decide decides one request by each set. Whether a daemon refuses a request as invalid does not depend on the rules.
+// decide decides one recorded request by each set of rules. A request that is invalid for one set is invalid for all,
+// so it is skipped at the first error.
 func (r *replayer) decide(ctx context.Context, one *recorded) {
 	for _, s := range r.sets {
 		if err := s.decide(ctx, one); err != nil {
@@ -118,16 +120,17 @@ func (r *replayer) decide(ctx context.Context, one *recorded) {
 	}
 }
 
-// newlyLimited reports whether the last set limits descriptor i, and no set before it does.
+// newlyLimited reports whether the newer set limits descriptor i of the present request, and the older set, if there is
+// one, does not.
 func (r *replayer) newlyLimited(i int) bool {
 	last := len(r.sets) - 1
 	return r.sets[last].limits(i) && !slices.ContainsFunc(r.sets[:last], func(s *replaySet) bool { return s.limits(i) })
 }
 
-// limits reports whether the answer to descriptor i of the last decided request is OVER_LIMIT.
+// limits reports whether descriptor i of the request that was decided last was answered with OVER_LIMIT.
 func (s *replaySet) limits(i int) bool { return s.call.Response.Statuses[i].Code == rls.OverLimit }
 
-// refuses reports whether the last decided request is OVER_LIMIT as a whole.
+// refuses reports whether the request that was decided last was answered with OVER_LIMIT as a whole.
 func (s *replaySet) refuses() bool { return s.call.Response.Overall == rls.OverLimit }
 
 func (s *replaySet) decide(ctx context.Context, one *recorded) error {
@@ -136,7 +139,7 @@ func (s *replaySet) decide(ctx context.Context, one *recorded) error {
 	return s.service.Decide(ctx, &s.call, s.service.Now())
 }
 
-// count adds the answer to the last decided request.
+// count adds the answer to the request that was decided last to the tallies.
 func (s *replaySet) count() {
 	request, hits := &s.call.Request, uint64(0)
 	domain := s.service.Rules().Domain(request.Domain)
@@ -156,7 +159,7 @@ func (s *replaySet) count() {
 	s.total.add(hits, s.call.Response.Overall)
 }
 
-// tally returns the tally of a rule. Limits that requests of a domain bring along share one.
+// tally returns the tally of a rule. All limits that requests of one domain bring share a tally.
 func (s *replaySet) tally(rule *limits.Rule) *tally {
 	name := rule.Path(s.call.Request.Domain)
 	if name == "" {
@@ -185,9 +188,9 @@ const replayUsage = `usage: ratelimit replay -rules NEW [-against OLD [-fail-abo
 example: ratelimit replay -rules new.yaml -against /etc/ratelimit -fail-above 0.5 recording
 `
 
-// replay decides recorded requests by a set of rules, or by two sets to compare them, and prints what each rule would
-// have passed and limited: exit 0, 1 when more requests than -fail-above allows are newly limited, 2 on bad usage, bad
-// rules or a recording that cannot be read. It contacts no daemon.
+// replay is the command replay. It decides recorded requests by a set of rules, or by two sets to compare them, and
+// prints how many requests each rule would have passed and limited. It returns 0; 1 if more requests than -fail-above
+// allows are newly limited; 2 for bad usage, invalid rules or a recording that cannot be read. It contacts no daemon.
 func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := newFlags("replay", replayUsage, stderr)
 	newer := flags.String("rules", "", "`file` or folder of the rules to decide by")
@@ -213,7 +216,7 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimit replay: %v\n", err)
 		return exitUsage
 	}
-	var sets []*limits.Rules // the newer set last
+	var sets []*limits.Rules // the older set, if there is one, then the newer
 	for _, path := range slices.DeleteFunc([]string{*older, *newer}, func(path string) bool { return path == "" }) {
 		rules, ok := loadRules(ctx, "replay", path, options, stderr)
 		if !ok {
@@ -235,7 +238,9 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return bad(fmt.Errorf("the recording cannot be read: %w", err))
 	}
 	if *format == "json" {
-		r.writeJSON(stdout, *top)
+		if err := r.writeJSON(stdout, *top); err != nil {
+			return failed("replay", err, stderr)
+		}
 	} else {
 		r.write(stdout, *top)
 	}

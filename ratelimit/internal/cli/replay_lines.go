@@ -16,41 +16,41 @@ import (
 	"gatehouse/ratelimit/internal/server"
 )
 
-// maxRecordedLine is the longest line that is read: lines of /tap have 16 KiB at most, bodies of /json 1 MiB unless
-// HTTP_MAX_BODY_BYTES allows more.
+// maxRecordedLine is the greatest length of a line, in bytes. Lines of /tap have at most 16 KiB, bodies of /json at
+// most 1 MiB unless HTTP_MAX_BODY_BYTES allows more.
 const maxRecordedLine = 4 << 20
 
-// maxDisorder is how much earlier than a preceding line a line may be. Daemons write lines in the order of their
-// answers, and several recordings may be written to one file.
+// maxDisorder is how much earlier a line's time may be than that of a preceding line. Lines are not in the order of
+// their times, because a daemon writes them when it answers, and because one file may have several recordings.
 const maxDisorder = 5 * time.Second
 
-// maxHeld bounds the lines, in bytes, that wait for earlier ones. The tap writes less than that in maxDisorder; beyond
-// the bound, the earliest line is decided at once.
+// maxHeld bounds the lines, in bytes, that are held until no earlier line can follow. /tap writes less than that in
+// maxDisorder. Beyond the bound, the line with the earliest time is decided at once.
 const maxHeld = 64 << 20
 
 // recorded is a request and the time of its arrival.
 type recorded struct {
 	at      time.Time
 	request rls.Request
-	sampled bool // some requests were not recorded
+	sampled bool // the line comes from a tap that recorded only a sample of the requests
 }
 
-// Reasons why a line is no request.
+// Reasons why a line has no request to decide.
 var (
 	errBrokenLine = errors.New("no request")
 	errCutLine    = errors.New("its texts are cut")
 )
 
-// droppedLine is the error of a line that says how many requests the tap has left out.
+// droppedLine is the error for a line that reports how many requests the tap has left out.
 type droppedLine uint64
 
 func (d droppedLine) Error() string { return fmt.Sprintf("%d requests are left out", uint64(d)) }
 
-// parseRecorded parses a line of /tap, or a request in the form of /json with the time "at".
+// parseRecorded parses a line of /tap, or a request in the form of /json with the additional member "at", its time.
 func parseRecorded(line []byte) (recorded, error) {
 	var head struct {
 		At      *time.Time `json:"at"`
-		Code    *string    `json:"code"` // only in lines of /tap
+		Code    *string    `json:"code"` // only lines of /tap have it
 		Cut     bool       `json:"cut"`
 		Dropped *uint64    `json:"dropped"`
 	}
@@ -111,7 +111,7 @@ func (r *recorded) fromJSON(line []byte) error {
 	if err := json.Unmarshal(line, &members); err != nil {
 		return err
 	}
-	delete(members, "at") // a message has no such field
+	delete(members, "at") // a request has no such field
 	request, err := json.Marshal(members)
 	if err == nil {
 		r.request, err = server.ParseRequestJSON(request)
@@ -119,32 +119,32 @@ func (r *recorded) fromJSON(line []byte) error {
 	return err
 }
 
-// recording reads requests in the order of their times.
+// recording reads recorded requests and returns them in the order of their times.
 type recording struct {
 	in      *bufio.Reader
-	waiting recordedHeap // requests that an earlier one may still precede
-	held    int          // bytes of the waiting lines
+	waiting recordedHeap // requests that are held until no earlier one can follow
+	held    int          // size of the lines in waiting, in bytes
 	maxHeld int
-	decided time.Time // time of the last request returned by next
+	decided time.Time // the time of the request that next returned last
 	lines   int
-	latest  time.Time // latest time of all lines read
+	latest  time.Time // the latest time in the lines read so far
 	ended   bool
 	skipped skippedLines
-	sampled bool // a line is a sample
+	sampled bool // set if some lines come from a sampling tap
 }
 
-// skippedLines counts the lines that are not decided, by reason.
+// skippedLines counts the lines and requests that are not decided, by the reason.
 type skippedLines struct {
 	broken, cut, late int
-	overtaken         int    // lines that are out of order by more than is held
-	dropped           uint64 // requests that the tap reports as left out
+	overtaken         int    // lines that follow a later line which has been decided because of maxHeld
+	dropped           uint64 // requests that the tap has left out, as it reports
 }
 
 func newRecording(in io.Reader) *recording {
 	return &recording{in: bufio.NewReaderSize(in, maxRecordedLine), maxHeld: maxHeld}
 }
 
-// next returns the next request, io.EOF after the last.
+// next returns the request with the next time; io.EOF after the last request.
 func (r *recording) next() (recorded, error) {
 	for !r.ended && (len(r.waiting) == 0 || r.latest.Sub(r.waiting[0].at) < maxDisorder && r.held <= r.maxHeld) {
 		line, err := r.line()
@@ -166,8 +166,8 @@ func (r *recording) next() (recorded, error) {
 	return first.recorded, nil
 }
 
-// line reads a line; it returns none for a line that is too long or blank. At the end the error is io.EOF, with the
-// rest of the text.
+// line reads a line. It returns nil for a line that is too long or blank. At the end of the recording it returns the
+// rest of the text with io.EOF.
 func (r *recording) line() ([]byte, error) {
 	line, err := r.in.ReadSlice('\n')
 	if err == bufio.ErrBufferFull {
@@ -180,7 +180,7 @@ func (r *recording) line() ([]byte, error) {
 	return bytes.TrimSpace(line), err
 }
 
-// take adds a line's request to the waiting ones, or counts why it is skipped.
+// take adds the request in a line to the waiting requests, or counts the reason why the line is skipped.
 func (r *recording) take(line []byte) {
 	one, err := parseRecorded(line)
 	var dropped droppedLine
@@ -206,11 +206,11 @@ func (r *recording) take(line []byte) {
 	}
 }
 
-// numbered is a request with the number of its line, which keeps requests of the same time in order.
+// numbered is a recorded request with the number of its line, by which requests with the same time keep their order.
 type numbered struct {
 	recorded
 	line  int
-	bytes int // of the line
+	bytes int // length of the line
 }
 
 type recordedHeap []numbered
@@ -231,7 +231,7 @@ func (h *recordedHeap) Push(x any) { *h = append(*h, x.(numbered)) }
 func (h *recordedHeap) Pop() any {
 	last := len(*h) - 1
 	x := (*h)[last]
-	(*h)[last] = numbered{} // drops the references to its texts
+	(*h)[last] = numbered{} // release the texts of the request
 	*h = (*h)[:last]
 	return x
 }

@@ -14,10 +14,11 @@ import (
 	"gatehouse/ratelimit/internal/server"
 )
 
-// ownLimits is appended to the domain to name the limits that requests bring along; no dotted path has a space there.
+// ownLimits is appended to a domain's name to name the limits that its requests bring. It cannot be taken for a rule's
+// path, which has no space at that place.
 const ownLimits = " (limits of requests)"
 
-// write prints the report, with the top descriptors that are limited most often.
+// write prints the report as text. top bounds the number of limited descriptors that it lists.
 func (r *replayer) write(w io.Writer, top int) {
 	fmt.Fprintf(w, "requests: %d", r.requests)
 	if r.requests > 0 {
@@ -43,7 +44,7 @@ func (r *replayer) write(w io.Writer, top int) {
 	r.writeLimited(w, top)
 }
 
-// writeTallies prints the table of rules: the names of all sets, each with its row for every set and the difference.
+// writeTallies prints the table of rules: for the rules of all sets, a row for each set and for the difference.
 func (r *replayer) writeTallies(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	set := ""
@@ -64,7 +65,7 @@ func (r *replayer) writeTallies(w io.Writer) {
 	t.Flush()
 }
 
-// visibleRule returns the name of a rule, safe to print.
+// visibleRule returns the name of a rule in a form that is safe to print on a terminal.
 func visibleRule(name string) string {
 	if domain, own := strings.CutSuffix(name, ownLimits); own {
 		return server.Visible(domain) + ownLimits
@@ -85,7 +86,7 @@ func (r *replayer) writeRows(w io.Writer, name string, of func(*replaySet) tally
 		difference(was.passed, is.passed), difference(was.limited, is.limited))
 }
 
-// difference returns is - was with its sign.
+// difference returns is - was, with a plus or minus sign.
 func difference(was, is uint64) string {
 	switch {
 	case is > was:
@@ -96,7 +97,7 @@ func difference(was, is uint64) string {
 	return "0"
 }
 
-// mostLimited returns the texts of the descriptors that are limited most often, at most top of them.
+// mostLimited returns the texts of the descriptors that were limited most often, at most top.
 func (r *replayer) mostLimited(top int) []string {
 	list := slices.SortedFunc(maps.Keys(r.limited), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.limited[b], r.limited[a]), strings.Compare(a, b))
@@ -104,7 +105,7 @@ func (r *replayer) mostLimited(top int) []string {
 	return list[:min(top, len(list))]
 }
 
-// writeLimited prints the descriptors that are limited most often.
+// writeLimited prints the descriptors that were limited most often, at most top.
 func (r *replayer) writeLimited(w io.Writer, top int) {
 	list := r.mostLimited(top)
 	if len(list) == 0 {
@@ -122,8 +123,8 @@ func (r *replayer) writeLimited(w io.Writer, top int) {
 	t.Flush()
 }
 
-// descriptorText returns a descriptor in the form of -descriptors, after its domain, safe to print. No two descriptors
-// have the same text.
+// descriptorText returns a domain and a descriptor in the form of the flag -descriptors, safe to print on a terminal.
+// Different descriptors have different texts.
 func descriptorText(domain string, entries []rls.Entry) string {
 	text := server.Visible(domain)
 	if len(entries) > 0 {
@@ -132,22 +133,22 @@ func descriptorText(domain string, entries []rls.Entry) string {
 	return text
 }
 
-// replayReport is the report as JSON. Rules and totals have one tally for each set of rules: for the older set, if
-// there is one, and for the newer.
+// replayReport is the report as JSON. Rules and totals have a tally for each set of rules: the newer set and, if there
+// is one, the older.
 type replayReport struct {
 	Requests int        `json:"requests"`
 	From     *time.Time `json:"from,omitempty"`
 	To       *time.Time `json:"to,omitempty"`
-	// NewlyLimited counts the requests that only the newer rules limit; absent without older rules.
+	// NewlyLimited is the number of requests that only the newer rules limit; absent if there are no older rules.
 	NewlyLimited *int               `json:"newly_limited,omitempty"`
 	Skipped      map[string]int     `json:"skipped"`
-	Dropped      int                `json:"dropped"` // requests that the tap left out
+	Dropped      int                `json:"dropped"` // number of requests that the tap has left out
 	Sampled      bool               `json:"sampled"`
 	Total        replaySets[tally]  `json:"total"`
 	Rules        []replayRule       `json:"rules"`
 	Unmatched    replaySets[uint64] `json:"unmatched"`
-	// MostLimited are the descriptors that are limited most often; with older rules, those that are newly limited most
-	// often.
+	// MostLimited are the descriptors that were limited most often. With older rules, they are those that only the
+	// newer rules limit.
 	MostLimited []replayLimited `json:"most_limited"`
 }
 
@@ -166,7 +167,7 @@ type replayLimited struct {
 	Times      uint64 `json:"times"`
 }
 
-// eachSet returns the result of of for the newer rules and for the older ones.
+// eachSet calls of for the newer set and, if there is one, the older, and returns both results.
 func eachSet[T any](r *replayer, of func(*replaySet) T) (both replaySets[T]) {
 	both.New = of(r.sets[len(r.sets)-1])
 	if len(r.sets) == 2 {
@@ -176,8 +177,8 @@ func eachSet[T any](r *replayer, of func(*replaySet) T) (both replaySets[T]) {
 	return both
 }
 
-// writeJSON prints the report as one JSON object.
-func (r *replayer) writeJSON(w io.Writer, top int) {
+// writeJSON prints the report as one JSON object. top bounds the number of limited descriptors in it.
+func (r *replayer) writeJSON(w io.Writer, top int) error {
 	s := r.recording.skipped
 	report := replayReport{
 		Requests: r.requests, Sampled: r.recording.sampled, Dropped: int(s.dropped),
@@ -202,10 +203,10 @@ func (r *replayer) writeJSON(w io.Writer, top int) {
 	for _, d := range r.mostLimited(top) {
 		report.MostLimited = append(report.MostLimited, replayLimited{d, r.limited[d]})
 	}
-	writeJSON(w, report)
+	return writeJSON(w, report)
 }
 
-// ruleNames returns the names of the rules of all sets, in order.
+// ruleNames returns the names of the rules of all sets, sorted.
 func (r *replayer) ruleNames() []string {
 	names := map[string]*tally{}
 	for _, s := range r.sets {
@@ -214,7 +215,7 @@ func (r *replayer) ruleNames() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// tallyOf returns the tally of a rule, zero if the rule decided nothing.
+// tallyOf returns the tally of the rule with a name; a zero tally if the rule decided nothing.
 func (s *replaySet) tallyOf(name string) tally {
 	if t := s.tallies[name]; t != nil {
 		return *t

@@ -17,6 +17,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/shared/must"
 )
 
 const replayOld = `domain: shop
@@ -55,9 +56,7 @@ func runReplay(t *testing.T, newer, older, recording string, flags ...string) (s
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"new.yaml": newer, "old.yaml": older, "recording": recording} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666))
 	}
 	args := []string{"ratelimit", "replay", "-rules", filepath.Join(dir, "new.yaml")}
 	if older != "" {
@@ -95,9 +94,7 @@ func TestReplay_pipeline(t *testing.T) {
 		`"new":{"requests":4,"hits":4,"passed":3,"limited":1}}],` +
 		`"unmatched":{"old":0,"new":0},"most_limited":[{"descriptor":"shop user=ann","times":1}]}`
 	var got bytes.Buffer
-	if err := json.Compact(&got, []byte(f(exitFailed, over, replayOld, "-format", "json", "-fail-above", "24.9"))); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Compact(&got, []byte(f(exitFailed, over, replayOld, "-format", "json", "-fail-above", "24.9"))))
 	if d := cmp.Diff(want, got.String()); d != "" {
 		t.Errorf("want (-), got (+):\n%s", d)
 	}
@@ -265,9 +262,7 @@ func TestReplay_usage(t *testing.T) {
 	f("usage: ratelimit replay", replayNew, "", "-rules", "")
 
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(rules, []byte(replayNew), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(rules, []byte(replayNew), 0o666))
 	for _, recording := range []string{"/none", filepath.Dir(rules)} {
 		var out, errs strings.Builder
 		if status := (Program{}).run(t.Context(), []string{"ratelimit", "replay", "-rules", rules, recording},
@@ -284,9 +279,7 @@ func FuzzReplay(f *testing.F) {
 	f.Add([]byte(`{"at":"2023-11-14T22:13:10.5Z","domain":"shop","hitsAddend":2,"descriptors":[{"entries":[{"key":"user","value":"x"}]}]}`))
 	rules, _, err := rulefile.Load(f.Context(), []rulefile.File{{Name: "new.yaml", Text: []byte(replayNew)}},
 		limits.Options{Settings: limits.Settings{NearRatio: 0.8}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	f.Fuzz(func(t *testing.T, text []byte) {
 		lines, dropped := 0, 0
 		for line := range strings.SplitSeq(string(text), "\n") {
@@ -303,9 +296,7 @@ func FuzzReplay(f *testing.F) {
 			}
 		}
 		r := newReplayer([]*limits.Rules{rules, rules})
-		if err := r.run(t.Context(), strings.NewReader(string(text))); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.run(t.Context(), strings.NewReader(string(text))))
 		if s := r.recording.skipped; r.requests+s.broken+s.cut+s.late+s.overtaken+dropped != lines {
 			t.Errorf("%d requests and %+v of %d lines", r.requests, s, lines)
 		}
@@ -331,9 +322,7 @@ func checkTapLine(t *testing.T, rules *limits.Rules, want recorded) {
 	t.Helper()
 	set := newReplaySet(rules)
 	listener, err := set.service.Observer().Listen(observe.Filter{Sample: 1, Rate: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if set.decide(t.Context(), &want) != nil || listener.Dropped() > 0 {
 		return
 	}

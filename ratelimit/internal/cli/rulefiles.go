@@ -14,11 +14,11 @@ import (
 	"gatehouse/ratelimit/internal/source"
 )
 
-// stdinName is the name of standard input in messages.
+// stdinName is the name that messages give to standard input.
 const stdinName = "<stdin>"
 
-// readRules reads the files, folders and standard input ("-") that the arguments of check name, and prints what it
-// reads. ok is false when something could not be read.
+// readRules reads the rule files that the arguments of the command check name: files, folders, and - for standard
+// input. It prints the names of what it reads. ok is false if something could not be read.
 func readRules(
 	ctx context.Context, paths []string, ignoreDotFiles bool, w *checkReport,
 ) (files []rulefile.File, ok bool) {
@@ -52,7 +52,7 @@ func readRules(
 	return files, ok
 }
 
-// readFolder reads a folder as the daemon would.
+// readFolder reads the rule files in a folder as the daemon would.
 func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefile.File, ok bool) {
 	if !exists(dir) {
 		w.unread(dir, fmt.Errorf("%s: there is no such file or folder", dir))
@@ -83,8 +83,8 @@ func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefi
 	return files, len(unread) == 0
 }
 
-// loadRules loads the rules of a file or a folder for a command. If that fails, it writes the reason, and the command
-// exits with exitUsage.
+// loadRules loads the rules in a file or folder for a command. If they cannot be loaded, it prints the reason; the
+// command then returns exitUsage.
 func loadRules(
 	ctx context.Context, command, path string, options limits.Options, stderr io.Writer,
 ) (rules *limits.Rules, ok bool) {
@@ -121,7 +121,8 @@ func loadRules(
 	return rules, true
 }
 
-// readOne reads a file of any name, or standard input. It reads at most the size that a file of rules may have.
+// readOne reads one file, whatever its name, or standard input. It stops after the greatest size that a rule file may
+// have.
 func readOne(path string) (name string, text []byte, err error) {
 	in := io.Reader(os.Stdin)
 	name = stdinName
@@ -133,7 +134,8 @@ func readOne(path string) (name string, text []byte, err error) {
 		defer file.Close()
 		in, name = file, path
 	}
-	text, err = io.ReadAll(io.LimitReader(in, rulefile.MaxFileBytes+1)) // a larger file is refused with its reason
+	// One byte more than allowed, so that loading reports the excess.
+	text, err = io.ReadAll(io.LimitReader(in, rulefile.MaxFileBytes+1))
 	if err != nil {
 		return name, nil, fmt.Errorf("read %s: %w", name, err)
 	}
@@ -150,13 +152,14 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// rulesSchema is the JSON Schema of rule files, for editors: it knows keys, types, bounds, units,
-// algorithms and what excludes what. Zones, prefixes and what depends on other entries are left to check.
+// rulesSchema is the JSON Schema of rule files, for editors. It describes keys, types, bounds, units, algorithms, and
+// which keys exclude each other. It does not describe time zones, prefixes, and rules that depend on other entries,
+// which the command check checks.
 //
 //go:embed schema.json
 var rulesSchema string
 
-// schema is the command schema.
+// schema is the command schema, which prints rulesSchema.
 func schema(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 {
 		if isHelp(args) {

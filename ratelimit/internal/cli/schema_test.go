@@ -12,6 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"gatehouse/shared/must"
 )
 
 // ruleSchema is what the command prints, compiled.
@@ -22,40 +24,19 @@ func ruleSchema(t *testing.T) *jsonschema.Schema {
 		t.Fatalf("got exit status %d, %s", got, errs.String())
 	}
 	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(out.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource("rules.json", doc); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.AddResource("rules.json", doc))
 	s, err := c.Compile("rules.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
-}
-
-// A schema that was not written whole is a failure.
-func TestSchema_fullDisk(t *testing.T) {
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	defer full.Close()
-	var errs strings.Builder
-	if got := schema(nil, full, &errs); got != exitFailed || !strings.Contains(errs.String(), "no space left") {
-		t.Errorf("exit status %d, %q", got, errs.String())
-	}
 }
 
 // checks says whether check accepts a file.
 func checks(t *testing.T, text string) bool {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "a.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 	var out strings.Builder
 	return (Program{}).run(t.Context(), []string{"ratelimit", "check", file}, nil, &out, &out) == exitOK
 }
@@ -118,9 +99,7 @@ func TestSchema_acceptsWhatCheckDoes(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	if seen < 10 {
 		t.Errorf("only %d files were compared", seen)

@@ -14,8 +14,9 @@ const tapUsage = `usage: ratelimit tap [-debug_url U] [-domain D] [-key K] [-cod
 example: ratelimit tap -domain shop -code OVER_LIMIT -seconds 10
 `
 
-// tap prints the decisions of a running daemon as they are made, as lines of JSON: exit 0 at the end of its time, or
-// when it or the daemon is stopped, 1 when there is no answer or it breaks off, 2 on bad usage.
+// tap is the command tap, which prints the decisions of a running daemon as they are made, as lines of JSON. It returns
+// 0 at the end of its time, and if it or the daemon is stopped; 1 if there is no answer or the stream breaks; 2 for bad
+// usage.
 func tap(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	flags := newFlags("tap", tapUsage, stderr)
 	debugURL := flags.String("debug_url", defaultDebugURL,

@@ -12,8 +12,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// settingNames is what package settings must know about our variables: old names, prefixes, and names that are ours
-// without being a field.
+// settingNames lists, for package settings, the names of variables that are not fields of Config: old names, prefixes
+// of this daemon's names, and names that are read elsewhere.
 var settingNames = settings.Options{
 	Aliases: append(oldNames(), []settings.Alias{
 		{Old: "USE_PROMETHEUS", New: "USE_PULLMETRICS"},
@@ -31,13 +31,14 @@ var settingNames = settings.Options{
 		"PULLMETRICS_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_",
 		"LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
 	},
-	// Variables of the gRPC library itself.
+	// Variables that the gRPC library reads itself.
 	Foreign: []string{"GRPC_GO_", "GRPC_XDS_", "GRPC_EXPERIMENTAL_", "GRPC_ENFORCE_", "GRPC_VERBOSITY",
 		"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "GRPC_TRACE", "GRPC_DNS_", "GRPC_CLIENT_CHANNEL_"},
 }
 
-// oldNames are the aliases that differ only in their prefix. They are listed one by one: a Kubernetes service named
-// redis sets REDIS_PORT, REDIS_SERVICE_HOST and more.
+// oldNames returns the old names that differ from the present names only in their prefix. They are listed one by one,
+// since other variables may begin with the same prefixes: Kubernetes sets REDIS_PORT, REDIS_SERVICE_HOST and more for a
+// service named redis.
 func oldNames() (all []settings.Alias) {
 	add := func(before, now, suffixes string) {
 		for s := range strings.FieldsSeq(suffixes) {
@@ -55,7 +56,7 @@ func oldNames() (all []settings.Alias) {
 	return all
 }
 
-// noEffect warns, on one line, that those of the variables that are set have no effect.
+// noEffect warns, in one message, that variables have no effect: those of names that are set.
 func noEffect(r *settings.Report, names []string, why string) {
 	set := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !r.IsSet(name) })
 	if n := len(set); n == 1 {
@@ -65,7 +66,7 @@ func noEffect(r *settings.Report, names []string, why string) {
 	}
 }
 
-// check checks what the tag of a single field cannot express. Messages name every setting involved.
+// check checks the conditions that the tags of a single field cannot express. Messages name every setting involved.
 func (c *Config) check(r *settings.Report) {
 	c.checkSource(r)
 	c.checkBackend(r)
@@ -81,7 +82,7 @@ func (c *Config) check(r *settings.Report) {
 	}
 }
 
-// checkBackend sets BACKEND_TYPE to one of the backend constants.
+// checkBackend checks BACKEND_TYPE and sets Counting.Backend to one of the Backend constants.
 func (c *Config) checkBackend(r *settings.Report) {
 	url := r.IsSet("KVSTORE_URL")
 	switch b := &c.Counting.Backend; *b {
@@ -107,11 +108,11 @@ func (c *Config) checkBackend(r *settings.Report) {
 	c.checkKVStores(r)
 }
 
-// checkKVStores checks the main store and, if there is one, the store for limits per second.
+// checkKVStores checks the settings of the main store and, if there is one, of the store for limits per second.
 func (c *Config) checkKVStores(r *settings.Report) {
 	for _, prefix := range []string{"KVSTORE_", "KVSTORE_PERSECOND_"} {
-		if r.IsSet(prefix + "PIPELINE_LIMIT") {
-			r.Warn("%sPIPELINE_LIMIT has no effect and will go; %[1]sPIPELINE_WINDOW is what gathers hits", prefix)
+		if limit := prefix + "PIPELINE_LIMIT"; r.IsSet(limit) {
+			r.Warn("%s has no effect and will go; %sPIPELINE_WINDOW is what gathers hits", r.Spelled(limit), prefix)
 		}
 	}
 	shared, used := c.KVShared, c.Counting.Backend == BackendKVStore
@@ -143,41 +144,42 @@ func (c *Config) checkKVStores(r *settings.Report) {
 	}
 }
 
-// checkKVStore checks one store, whose settings begin with prefix.
+// checkKVStore checks the settings of one store, whose names begin with prefix.
 func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 	if !slices.Contains([]string{redis.Single, redis.Sentinel, redis.InCluster}, k.Store.Type) ||
 		!slices.Contains([]string{"", "tcp", "unix"}, k.Store.SocketType) {
 		return // an error of the field itself, without which no other setting can be checked
 	}
+	spelled := func(name string) string { return r.Spelled(prefix + name) }
 	if err := k.Store.Check(); err != nil {
 		text := err.Error()
 		for _, name := range []string{"URL", "SOCKET_TYPE", "TYPE", "AUTH"} {
-			text = strings.ReplaceAll(text, "KVSTORE_"+name, r.Spelled(prefix+name))
+			text = strings.ReplaceAll(text, "KVSTORE_"+name, spelled(name))
 		}
 		r.Clash("%s", text)
 	}
 	if k.WantsTLS() && !strings.Contains(k.Store.URL, "://") &&
 		(k.Store.SocketType == "unix" && k.Store.Type == redis.Single || strings.HasPrefix(k.Store.URL, "/")) {
-		r.Clash("%s=true needs host:port in %s, not the path of a unix socket", r.Spelled(prefix+"TLS"),
-			r.Spelled(prefix+"URL"))
+		r.Clash("%s=true needs host:port in %s, not the path of a unix socket", spelled("TLS"), spelled("URL"))
 	}
 	if k.Store.PipelineWindow >= k.Store.Timeout && k.Store.Timeout > 0 {
-		r.Clash("%s=%s must be shorter than %s=%s, or no hit is counted in time", r.Spelled(prefix+"PIPELINE_WINDOW"),
-			k.Store.PipelineWindow, r.Spelled(prefix+"TIMEOUT"), k.Store.Timeout)
+		r.Clash("%s=%s must be shorter than %s=%s, or no hit is counted in time", spelled("PIPELINE_WINDOW"),
+			k.Store.PipelineWindow, spelled("TIMEOUT"), k.Store.Timeout)
 	}
 	if k.Store.Type != redis.Single && k.Store.SocketType == "unix" {
-		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Store.Type)
+		r.Warn("%s=unix has no effect with %s=%s, which is always tcp", spelled("SOCKET_TYPE"), spelled("TYPE"),
+			k.Store.Type)
 	}
 	if k.Store.SentinelAuth != "" && k.Store.Type != redis.Sentinel {
-		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Store.Type)
+		r.Warn("%s has no effect with %s=%s", spelled("SENTINEL_AUTH"), spelled("TYPE"), k.Store.Type)
 	}
 	if r.IsSet(prefix+"POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Store.Timeout {
-		r.Warn("%sPOOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than %[1]sTIMEOUT=%[3]s: calls end before %s acts",
-			prefix, k.OnEmptyWait, k.Store.Timeout, k.OnEmpty)
+		r.Warn("%s=%s is not shorter than %s=%s: calls end before %s acts", spelled("POOL_ON_EMPTY_WAIT_DURATION"),
+			k.OnEmptyWait, spelled("TIMEOUT"), k.Store.Timeout, k.OnEmpty)
 	}
 }
 
-// checkListeners finds two listeners on one address.
+// checkListeners checks the settings of the listeners, of which no two may have the same address.
 func (c *Config) checkListeners(r *settings.Report) {
 	l := c.Listen
 	type listener struct {
@@ -218,10 +220,10 @@ func (c *Config) checkListeners(r *settings.Report) {
 	}
 }
 
-// minDebugToken is the least length of a DEBUG_TOKEN in bytes, so that it cannot be guessed.
+// minDebugToken is the least length of a DEBUG_TOKEN, in bytes; shorter tokens could be guessed.
 const minDebugToken = 16
 
-// checkDebugToken refuses a token that is short, or that no header can contain.
+// checkDebugToken reports a token that is too short, or that has characters that a header cannot contain.
 func checkDebugToken(r *settings.Report, token string) {
 	switch {
 	case token == "":
@@ -234,7 +236,7 @@ func checkDebugToken(r *settings.Report, token string) {
 	}
 }
 
-// FileMode parses permissions in octal.
+// FileMode parses file permissions in octal, such as 0660.
 func FileMode(s string) (int, error) {
 	mode, err := strconv.ParseUint(s, 8, 9)
 	return int(mode), err
@@ -245,7 +247,8 @@ func anyHost(h string) bool {
 	return h == "" || ip != nil && ip.IsUnspecified()
 }
 
-// checkHeaders checks the header names by RFC 9110: Envoy would refuse the whole answer.
+// checkHeaders checks that the configured header names are valid by RFC 9110. With an invalid header, Envoy would
+// refuse the whole answer.
 func (c *Config) checkHeaders(r *settings.Report) {
 	names := map[string]string{}
 	for _, h := range []struct{ setting, name string }{
@@ -275,5 +278,5 @@ func (c *Config) checkHeaders(r *settings.Report) {
 	}
 }
 
-// Draft reports whether the headers, where they are sent, are the draft's.
+// Draft reports whether the headers in answers are those of draft-ietf-httpapi-ratelimit-headers, if headers are sent.
 func (a *Answer) Draft() bool { return a.HeadersStyle == "draft" }

@@ -14,8 +14,8 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// Config is every setting of the daemon, from the environment. The table of docs/settings.md is made from it: the
-// comment of a field is the operator's text. Tags are those of package settings.
+// Config has all settings of the daemon, each from an environment variable. The tables in docs/settings.md are made
+// from it: the comment of a field is the text for operators. The tags are those of package settings.
 type Config struct {
 	Rules     Rules
 	XDS       XDS
@@ -41,24 +41,24 @@ type Rules struct {
 	Files      source.Settings
 }
 
-// Listen is the three listeners and their bounds.
+// Listen has the settings of the listeners for HTTP, gRPC and debugging, and their bounds.
 type Listen struct {
 	// Address of the HTTP listener: /json and /healthcheck.
 	Host string `env:"HOST" envDefault:"0.0.0.0"`
-	// Its port; 0 takes a free one.
+	// Port of the HTTP listener; 0 takes a free one.
 	Port int `env:"PORT" envDefault:"8080" min:"0" max:"65535"`
 	// Address of the gRPC listener.
 	GRPCHost string `env:"GRPC_HOST" envDefault:"0.0.0.0"`
-	// Its port; 0 takes a free one.
+	// Port of the gRPC listener; 0 takes a free one.
 	GRPCPort int `env:"GRPC_PORT" envDefault:"8081" min:"0" max:"65535"`
 	// Path of a unix socket for gRPC; when set, GRPC_HOST and GRPC_PORT are ignored.
 	GRPCUDS string `env:"GRPC_UDS"`
-	// Mode of that socket, in octal: 0660 lets owner and group connect; unset: what the umask leaves.
+	// Mode of the socket GRPC_UDS, in octal: 0660 lets owner and group connect; unset: what the umask leaves.
 	GRPCUDSMode string `env:"GRPC_UDS_MODE"`
 	// Address of the debug listener: profiles, rules, statistics, unauthenticated but for DEBUG_TOKEN. Give 127.0.0.1
 	// where the network is not trusted.
 	DebugHost string `env:"DEBUG_HOST" envDefault:"0.0.0.0"`
-	// Its port; 0 takes a free one.
+	// Port of the debug listener; 0 takes a free one.
 	DebugPort int `env:"DEBUG_PORT" envDefault:"6070" min:"0" max:"65535"`
 	Debug     server.DebugSettings
 	Observe   observe.Settings
@@ -70,7 +70,7 @@ type Listen struct {
 	Caps       service.Caps
 }
 
-// Process is what concerns the process as a whole.
+// Process has the settings that concern the process as a whole.
 type Process struct {
 	// panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and trace log ten
 	// requests a second, with values.
@@ -82,15 +82,15 @@ type Process struct {
 	// Pause between turning unhealthy on SIGTERM or SIGINT and closing the listeners: longer than the
 	// balancer's probe interval.
 	DrainDelay time.Duration `env:"DRAIN_DELAY" envDefault:"0s" min:"0s"`
-	// Time that calls in flight get after that; then they are cut. DRAIN_DELAY + DRAIN_TIMEOUT should be below the
-	// supervisor's patience (Kubernetes: 30s).
+	// Time that calls in flight get after DRAIN_DELAY; then they are cut. DRAIN_DELAY + DRAIN_TIMEOUT should be below
+	// the supervisor's patience (Kubernetes: 30s).
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"15s" min:"0s"`
 	// Heap, in bytes, below which the garbage collector rests; costs that much memory under load; with
 	// GRPC_SERVER=grpc-go 67108864 saves a tenth of the CPU. 0: off. GOMEMLIMIT and the container's limit win.
 	HeapFloor int64 `env:"HEAP_FLOOR_BYTES" envDefault:"25165824" min:"0"`
 }
 
-// Answer has the settings of what callers are answered: verdicts, headers and limits on requests.
+// Answer has the settings of what a request is answered with: verdicts, headers, and bounds on requests.
 type Answer struct {
 	Service service.Settings
 	// Requests for a domain without rules: allow, or deny (every status OVER_LIMIT).
@@ -103,29 +103,29 @@ type Answer struct {
 	HeaderNames  decide.HeaderNames
 }
 
-// Load reads the environment. The report has the warnings. The error lists every error found; the config is not usable
-// then.
+// Load reads all settings from an environment. The report has the warnings. The error lists every error found; c must
+// not be used then.
 func Load(environ []string) (c Config, r *settings.Report, err error) {
 	r = settings.Load(&c, environ, settingNames)
 	c.check(r)
 	return c, r, r.Err()
 }
 
-// Listener has the settings that a health check needs: only fields of Listen, so that no other setting, and no secret,
-// has to be present.
+// Listener has the settings that the command health needs. They are fields of Listen alone, so that no other setting,
+// and no secret, has to be present.
 type Listener struct {
 	Host string `env:"HOST" envDefault:"0.0.0.0"`
 	Port int    `env:"PORT" envDefault:"8080" min:"0" max:"65535"`
 }
 
-// LoadListener reads a Listener as Load does.
+// LoadListener reads a Listener from an environment.
 func LoadListener(environ []string) (l Listener, err error) {
 	err = settings.Load(&l, environ, settingNames).Err()
 	return l, err
 }
 
-// Tracing says what is traced and how. OpenTelemetry's standard variables, OTEL_EXPORTER_OTLP_*, say where spans are
-// sent.
+// Tracing has the settings of tracing. Where spans are sent is set by OpenTelemetry's standard variables,
+// OTEL_EXPORTER_OTLP_*.
 type Tracing struct {
 	// true: spans of requests are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
 	Enabled bool `env:"TRACING_ENABLED" envDefault:"false"`
@@ -137,7 +137,7 @@ type Tracing struct {
 	ServiceNamespace string `env:"TRACING_SERVICE_NAMESPACE"`
 	// Resource attribute service.instance.id; unset: a random UUID for each start.
 	ServiceInstanceID string `env:"TRACING_SERVICE_INSTANCE_ID"`
-	// Share of traces that are recorded, 0 to 1, where a trace begins here; a caller's choice is followed.
+	// Share, 0 to 1, of the traces that begin in this daemon that are recorded; other traces are as the caller decided.
 	SamplingRate float64 `env:"TRACING_SAMPLING_RATE" envDefault:"1" min:"0" max:"1"`
 	// true: spans hold the text of whole requests and answers, which may be personal data.
 	RequestText bool `env:"TRACING_REQUEST_TEXT" envDefault:"false"`
@@ -146,7 +146,7 @@ type Tracing struct {
 	Headers string `env:"OTEL_EXPORTER_OTLP_HEADERS" secret:"true"`
 }
 
-// checkTracing checks that the SDK understands the standard variables, since the SDK ignores errors.
+// checkTracing checks the values of OpenTelemetry's standard variables, because its SDK ignores errors in them.
 func (c *Config) checkTracing(r *settings.Report) {
 	if !c.Tracing.Enabled {
 		return

@@ -14,6 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/settings"
 	"gatehouse/shared/settings/settingstest"
 )
@@ -42,9 +43,7 @@ func TestConfig_everyVariable(t *testing.T) {
 		return c, nil
 	}
 	defaults, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	seen := map[string]bool{}
 	f := func(environ string, want func(*Config)) {
 		t.Helper()
@@ -263,9 +262,7 @@ func TestConfig_everyWrongValue(t *testing.T) {
 		free[name] = true
 	}
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		_, _, mistakes := loadSettings(t, f.Name+"=(wrong)")
 		if free[f.Name] != (len(mistakes) == 0) || len(mistakes) > 0 && !strings.HasPrefix(mistakes[0], f.Name) {
@@ -362,6 +359,21 @@ func TestConfig_warnings(t *testing.T) {
 		"KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
 		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")
+	// The warning names what the operator wrote.
+	for environ, want := range map[string]string{
+		"REDIS_PIPELINE_LIMIT=8": "REDIS_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits",
+		"REDIS_SENTINEL_AUTH=x":  "REDIS_SENTINEL_AUTH has no effect with KVSTORE_TYPE=single",
+		"REDIS_SOCKET_TYPE=unix": "REDIS_SOCKET_TYPE=unix has no effect with KVSTORE_TYPE=sentinel, which is always tcp",
+		"REDIS_POOL_ON_EMPTY_WAIT_DURATION=10s": "REDIS_POOL_ON_EMPTY_WAIT_DURATION=10s is not shorter than " +
+			"KVSTORE_TIMEOUT=10s: calls end before CREATE acts",
+	} {
+		old, _, _ := strings.Cut(environ, "=")
+		store := " KVSTORE_URL=h:1"
+		if strings.HasSuffix(want, "tcp") {
+			store = " KVSTORE_URL=m,b:2 KVSTORE_TYPE=sentinel"
+		}
+		f(environ+store, old+" is an old name; it is called KV"+strings.Replace(old, "REDIS", "STORE", 1)+" now", want)
+	}
 	f(least+"DOG_STATSD_MOGRIFIERS_A_PATTERN=x",
 		"DOG_STATSD_MOGRIFIERS_A_PATTERN is an old name; it is called TAGGED_STATSD_MOGRIFIER_A_PATTERN now",
 		"TAGGED_STATSD_MOGRIFIER_A_PATTERN has no effect: TAGGED_STATSD_MOGRIFIERS names no mogrifier that has it")
@@ -435,9 +447,7 @@ func TestDocs_settings(t *testing.T) {
 	}
 	want := map[string]string{}
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		if !strings.HasPrefix(f.Name, "KVSTORE_PERSECOND_") {
 			want[f.Name] = f.Default

@@ -15,7 +15,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// Stats is where statistics go.
+// Stats has the settings that say where statistics are sent.
 type Stats struct {
 	// true: statistics are only shown at /stats; wins over all sinks.
 	Disable bool `env:"DISABLE_STATS" envDefault:"false"`
@@ -24,7 +24,7 @@ type Stats struct {
 	Statsd bool `env:"USE_STATSD" envDefault:"true"`
 	// The server of plain or tagged statsd. While it is unavailable counts are kept and nothing waits for it.
 	Host string `env:"STATSD_HOST" envDefault:"localhost"`
-	// Its port.
+	// Port of the statsd server.
 	Port int `env:"STATSD_PORT" envDefault:"8125" min:"1" max:"65535"`
 	// tcp or udp. Tagged statsd goes over UDP unless tcp is said here.
 	Protocol string `env:"STATSD_PROTOCOL" envDefault:"tcp" oneof:"tcp udp" fold:"true"`
@@ -39,32 +39,33 @@ type Stats struct {
 	// true: the statistics are served at PULLMETRICS_ADDR and PULLMETRICS_PATH in Prometheus' text format, next to
 	// statsd if USE_STATSD or USE_TAGGED_STATSD is true.
 	Pull bool `env:"USE_PULLMETRICS" envDefault:"false"`
-	// host:port of that listener; without a host every address, with port 0 a free port.
+	// host:port of the listener for pull metrics; without a host every address, with port 0 a free port.
 	PullAddr string `env:"PULLMETRICS_ADDR" envDefault:":9090"`
-	// The one path that is served there.
+	// The one path that is served at PULLMETRICS_ADDR.
 	PullPath string `env:"PULLMETRICS_PATH" envDefault:"/metrics"`
 	// A mapping file of the statsd exporter's format in place of the default mapping.
 	MapperYAML string `env:"PULLMETRICS_MAPPER_YAML"`
 	Page       promexport.Settings
 
-	assumed    bool                // set by check: statsd is the sink because no setting names one
+	assumed    bool                // set by check if statsd is the sink only because no setting names one
 	mogrifiers []stats.Mogrifier   // set by check from Mogrifiers
 	mapping    *promexport.Mapping // set by check from MapperYAML
 }
 
-// Assumed reports that statistics go to statsd's default address because no setting says where: there may be no statsd.
+// Assumed reports whether statistics are sent to statsd's default address only because no setting says where to send
+// them. There may be no statsd then.
 func (s *Stats) Assumed() bool { return s.assumed }
 
-// Patterns returns the mogrifiers that Mogrifiers names, in its order.
+// Patterns returns the mogrifiers that the setting TAGGED_STATSD_MOGRIFIERS names, in its order.
 func (s *Stats) Patterns() []stats.Mogrifier { return s.mogrifiers }
 
-// Mapping returns the mapping of MapperYAML; nil is the default mapping.
+// Mapping returns the mapping read from the file PULLMETRICS_MAPPER_YAML; nil means the default mapping.
 func (s *Stats) Mapping() *promexport.Mapping { return s.mapping }
 
-// mogrifierPrefix begins the variables of mogrifiers.
+// mogrifierPrefix begins the names of the variables that configure mogrifiers.
 const mogrifierPrefix = "TAGGED_STATSD_MOGRIFIER_"
 
-// checkStats determines the sinks and reads the files that they need.
+// checkStats determines where statistics are sent and reads the files needed for that.
 func (c *Config) checkStats(r *settings.Report) {
 	s := &c.Stats
 	other := s.Tagged || s.Pull
@@ -138,7 +139,8 @@ func (s *Stats) checkPull(r *settings.Report) {
 		s.mapping, err = promexport.LoadMapping(s.MapperYAML)
 		if was := r.Spelled("PULLMETRICS_MAPPER_YAML"); errors.Is(err, fs.ErrNotExist) &&
 			was != "PULLMETRICS_MAPPER_YAML" {
-			// Manifests for the replaced service name a file of an optional ConfigMap.
+			// Only warn: with the old name, manifests for envoyproxy/ratelimit name a file of a ConfigMap that is
+			// optional.
 			r.Warn(
 				"%s=%q does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead",
 				was, s.MapperYAML)

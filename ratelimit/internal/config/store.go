@@ -14,7 +14,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// Counting is how hits are counted, on every backend.
+// Counting has the settings of how hits are counted, in whatever store.
 type Counting struct {
 	// redis (or kvstore), memcache, or memory: counts of this process only. Unset: redis with
 	// KVSTORE_URL, memory without.
@@ -27,7 +27,7 @@ type Counting struct {
 	// to live; 0 or less: none.
 	JitterMax int64 `env:"EXPIRATION_JITTER_MAX_SECONDS" envDefault:"300"`
 	Limits    limits.Settings
-	// plain: keys as the replaced service writes them, so that both can share a store; escaped: unambiguous ones.
+	// plain: keys as envoyproxy/ratelimit writes them, so that both can share a store; escaped: unambiguous ones.
 	KeyFormat string `env:"CACHE_KEY_FORMAT" envDefault:"plain" oneof:"plain escaped" fold:"true"`
 	// Answer while the store fails: error (Envoy's failure_mode_deny decides), allow or deny. A
 	// domain's on_store_failure wins.
@@ -37,21 +37,22 @@ type Counting struct {
 	Stall time.Duration `env:"STORE_STALL" envDefault:"250ms" min:"0s"`
 }
 
-// KVStore is one key-value store; KVSTORE_PERSECOND_ is the same for limits per second.
+// KVStore has the settings of one key-value store. The variables begin with KVSTORE_ or, for the store of limits per
+// second, with KVSTORE_PERSECOND_.
 type KVStore struct {
 	Store redis.Settings
 	// true: TLS (1.2 or later) to every server, sentinels too; the KVSTORE_TLS_ files are those of both stores.
 	TLS bool `env:"TLS" envDefault:"false"`
-	// When all of POOL_SIZE are taken for ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR fails the
-	// call, WAIT goes on waiting.
+	// When all POOL_SIZE connections are busy for POOL_ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR
+	// fails the call, WAIT goes on waiting.
 	OnEmpty string `env:"POOL_ON_EMPTY_BEHAVIOR" envDefault:"CREATE" oneof:"CREATE ERROR WAIT" fold:"true"`
-	// How long CREATE and ERROR wait for a free one first.
+	// How long CREATE and ERROR wait for a free connection first.
 	OnEmptyWait time.Duration `env:"POOL_ON_EMPTY_WAIT_DURATION" envDefault:"1s" min:"0s"`
 	// No effect; kept so that old environments start.
 	PipelineLimit int `env:"PIPELINE_LIMIT" envDefault:"0"`
 }
 
-// KVShared is what both stores share.
+// KVShared has the settings that both key-value stores share.
 type KVShared struct {
 	// true: limits per second are counted in a store of their own, which the KVSTORE_PERSECOND_ settings describe.
 	PerSecond bool      `env:"KVSTORE_PERSECOND" envDefault:"false"`
@@ -64,27 +65,27 @@ type KVShared struct {
 	Start         redis.StartSettings
 }
 
-// The backends that Counting.Backend names after check.
+// The values that Counting.Backend has after check.
 const (
 	BackendKVStore  = "redis"
 	BackendMemcache = "memcache"
 	BackendMemory   = "memory"
 )
 
-// WantsTLS reports whether connections to the store's servers use TLS.
+// WantsTLS reports whether connections to the servers of the store use TLS.
 func (k KVStore) WantsTLS() bool { return k.TLS || redis.WantsTLS(k.Store.URL) }
 
-// KVStoreOptions returns one store's settings as options of the store.
+// KVStoreOptions returns the settings of one key-value store as package redis takes them.
 func (c *Config) KVStoreOptions(k KVStore) redis.Options {
 	return redis.Options{
 		Settings: k.Store, Start: c.KVShared.Start, OnEmpty: redis.OnEmpty(k.OnEmpty),
-		// The operator's 0, since the package's own 0 means the default.
+		// cmp.Or turns an operator's 0 into a value of the same effect, since a 0 in Options means the default.
 		OnEmptyWait: cmp.Or(k.OnEmptyWait, time.Nanosecond), Stall: cmp.Or(c.Counting.Stall, -1),
 		JitterMax: c.Counting.JitterMax,
 	}
 }
 
-// MCache is the settings of the memcached nodes.
+// MCache has the settings of the memcached nodes.
 type MCache struct {
 	Store memcached.Settings
 	// true: TLS (1.2 or later) to every node.
@@ -92,14 +93,15 @@ type MCache struct {
 	Files ClientTLS
 }
 
-// ClientTLS names the certificates for connections to a store.
+// ClientTLS has the settings that name the certificate files for connections to a store.
 type ClientTLS struct {
 	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix.
-	// Followed while the daemon runs.
+	// Read again when it changes.
 	Cert string `env:"TLS_CLIENT_CERT"`
-	// PEM file with its key; followed too.
+	// PEM file with the private key of the client certificate; read again when it changes.
 	Key string `env:"TLS_CLIENT_KEY"`
-	// PEM file with roots that servers' certificates may lead to, in addition to the system's; followed too.
+	// PEM file with roots that servers' certificates may lead to, in addition to the system's; read again when it
+	// changes.
 	CA string `env:"TLS_CACERT"`
 	// true: a server's certificate may be for any name; it must lead to a root all the same.
 	SkipName bool `env:"TLS_SKIP_HOSTNAME_VERIFICATION" envDefault:"false"`
@@ -109,7 +111,8 @@ func (t ClientTLS) Files() certs.Files {
 	return certs.Files{Cert: t.Cert, Key: t.Key, CA: t.CA, SystemRoots: true}
 }
 
-// check checks the files of a store's TLS. on reports that some connection uses TLS; prefix begins the settings.
+// check checks the settings and files for TLS to a store, whose names begin with prefix. on is set if some connection
+// uses TLS; otherwise check warns, with the text need, that the files have no effect.
 func (t ClientTLS) check(r *settings.Report, prefix string, on bool, need string) {
 	if on {
 		checkFiles(r, t.Files(), prefix+"TLS_CLIENT_CERT", prefix+"TLS_CLIENT_KEY", prefix+"TLS_CACERT")
@@ -119,7 +122,7 @@ func (t ClientTLS) check(r *settings.Report, prefix string, on bool, need string
 		prefix + "TLS_SKIP_HOSTNAME_VERIFICATION"}, "without "+need)
 }
 
-// checkMemcache checks the variables even where another backend is chosen.
+// checkMemcache checks the settings of memcached, even if another backend is chosen.
 func (c *Config) checkMemcache(r *settings.Report) {
 	m := c.MCache
 	for _, node := range m.Store.Nodes {
@@ -153,10 +156,10 @@ func (c *Config) checkMemcache(r *settings.Report) {
 	m.Files.check(r, "MCACHE_", m.TLS, "MCACHE_TLS=true")
 }
 
-// MemcacheOptions returns the nodes' settings as options of the store.
+// MemcacheOptions returns the settings of the memcached nodes as package memcached takes them.
 func (c *Config) MemcacheOptions() memcached.Options {
 	return memcached.Options{
 		Settings: c.MCache.Store, HashKeys: c.Counting.KeyFormat == "escaped", JitterMax: c.Counting.JitterMax,
-		Stall: cmp.Or(c.Counting.Stall, -1), // the operator's 0 means never
+		Stall: cmp.Or(c.Counting.Stall, -1), // the operator's 0 means never, as -1 does in Options
 	}
 }

@@ -8,16 +8,16 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// TLS has the settings that protect the gRPC listener.
+// TLS has the settings that protect the gRPC listener by TLS.
 type TLS struct {
 	// true: the gRPC listener speaks TLS (1.2 or later) only.
 	On bool `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`
-	// PEM file with the server's certificate and what leads to its root; followed while the daemon runs.
+	// PEM file with the server's certificate and the chain to its root; read again when it changes.
 	Cert string `env:"GRPC_SERVER_TLS_CERT"`
-	// PEM file with its key; followed too.
+	// PEM file with the private key of GRPC_SERVER_TLS_CERT; read again when it changes.
 	Key string `env:"GRPC_SERVER_TLS_KEY"`
-	// PEM file with the roots that client certificates must lead to, followed too; set: no client
-	// without such a certificate.
+	// PEM file with the roots that client certificates must lead to, read again when it changes; set: no client without
+	// such a certificate.
 	ClientCA string `env:"GRPC_CLIENT_TLS_CACERT"`
 	// DNS name that the client's certificate must be valid for; needs GRPC_CLIENT_TLS_CACERT.
 	ClientSAN string `env:"GRPC_CLIENT_TLS_SAN"`
@@ -25,10 +25,11 @@ type TLS struct {
 
 func (c TLS) Files() certs.Files { return certs.Files{Cert: c.Cert, Key: c.Key, CA: c.ClientCA} }
 
-// noServerCA is set by manifests for the replaced service, which never read it either.
+// noServerCA is a variable that manifests for envoyproxy/ratelimit set, although envoyproxy/ratelimit does not read it
+// either.
 const noServerCA = "GRPC_SERVER_TLS_CA_CERT"
 
-// checkTLS requires the files that a listener with TLS needs. The files of a listener without TLS are allowed:
+// checkTLS checks the files of a gRPC listener with TLS. Files that are set for a listener without TLS are allowed:
 // manifests mount them before they turn TLS on.
 func (c *Config) checkTLS(r *settings.Report) {
 	t := c.TLS
@@ -68,7 +69,7 @@ func (c *Config) checkTLS(r *settings.Report) {
 	}
 }
 
-// checkFiles reads certificate files and names the setting of each invalid file.
+// checkFiles reads certificate files and reports each invalid file under the name of its setting: cert, key or ca.
 func checkFiles(r *settings.Report, f certs.Files, cert, key, ca string) {
 	names := map[certs.Role]string{certs.Cert: cert, certs.Key: key, certs.CA: ca}
 	for _, e := range f.Check() {
@@ -76,7 +77,7 @@ func checkFiles(r *settings.Report, f certs.Files, cert, key, ca string) {
 	}
 }
 
-// isDNSName reports whether a certificate could be valid for s.
+// isDNSName reports whether s could be a DNS name in a certificate.
 func isDNSName(s string) bool {
 	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
 		if label == "" || strings.ContainsFunc(label, func(c rune) bool {

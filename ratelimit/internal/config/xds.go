@@ -12,20 +12,20 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// XDS is the control plane from which CONFIG_TYPE=GRPC_XDS_SOTW takes rules.
+// XDS has the settings of the control plane that sends the rules if CONFIG_TYPE is GRPC_XDS_SOTW.
 type XDS struct {
 	Client xds.Settings
-	// key=value,key=value sent to it with CONFIG_GRPC_XDS_NODE_ID, as texts.
+	// key=value,key=value sent to the control plane with CONFIG_GRPC_XDS_NODE_ID, as texts.
 	NodeMetadata string `env:"CONFIG_GRPC_XDS_NODE_METADATA"`
 	// name:value,name:value sent as headers of each stream. A secret: never shown; _HEADERS_FILE reads it from a file.
 	Headers map[string]string `env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" secret:"true"`
 	// true: TLS to the control plane.
 	TLS bool `env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" envDefault:"false"`
-	// PEM file with a client certificate for it; followed.
+	// PEM file with a client certificate for the control plane; read again when it changes.
 	Cert string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT"`
-	// PEM file with its key; followed.
+	// PEM file with the private key of CONFIG_GRPC_XDS_CLIENT_TLS_CERT; read again when it changes.
 	Key string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY"`
-	// PEM file with roots for the server's certificate, in addition to the system's; followed.
+	// PEM file with roots for the control plane's certificate, in addition to the system's; read again when it changes.
 	CA string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
 	// Share of a pause that jitter adds or takes at most: 0.5 makes 10s anything from 5s to 15s.
 	RandomFactor float64 `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" envDefault:"0.5" min:"0"`
@@ -33,15 +33,15 @@ type XDS struct {
 	Jitter bool `env:"XDS_CLIENT_BACKOFF_JITTER" envDefault:"true"`
 }
 
-// TypeXDS is the CONFIG_TYPE that reads no files.
+// TypeXDS is the value of CONFIG_TYPE for rules from a control plane instead of files.
 const TypeXDS = "GRPC_XDS_SOTW"
 
-// Files returns the files for the connection to the control plane.
+// Files returns the certificate files for the connection to the control plane.
 func (c XDS) Files() certs.Files {
 	return certs.Files{Cert: c.Cert, Key: c.Key, CA: c.CA, SystemRoots: true}
 }
 
-// Options returns the settings as options of package xds.
+// Options returns the settings as package xds takes them.
 func (c XDS) Options() xds.Options {
 	metadata, _ := pairs(c.NodeMetadata)
 	o := xds.Options{Settings: c.Client, Type: rulefile.ResourceType, NodeMetadata: metadata,
@@ -55,7 +55,8 @@ func (c XDS) Options() xds.Options {
 	return o
 }
 
-// pairs parses k=v,k2=v2, split at the first = of each pair; texts without = are left out and returned as dropped.
+// pairs parses a text such as k=v,k2=v2; each pair is split at its first =. Items without = are not in the map: dropped
+// has them.
 func pairs(text string) (m map[string]string, dropped []string) {
 	m = map[string]string{}
 	for _, item := range settings.List(text) {
@@ -68,7 +69,7 @@ func pairs(text string) (m map[string]string, dropped []string) {
 	return m, dropped
 }
 
-// checkSource checks the settings that only one CONFIG_TYPE uses.
+// checkSource checks the settings of the source of rules, and warns about settings that belong to another CONFIG_TYPE.
 func (c *Config) checkSource(r *settings.Report) {
 	isXDS := c.Rules.Type == TypeXDS
 	idle := slices.DeleteFunc(r.Names(), func(name string) bool {
@@ -137,7 +138,7 @@ func (c *Config) checkXDS(r *settings.Report) {
 		"without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
 }
 
-// isMetadataName reports whether gRPC lets a program set the header.
+// isMetadataName reports whether gRPC allows a program to send a header with this name.
 func isMetadataName(s string) bool {
 	return s != "" && !strings.HasPrefix(s, "grpc-") && !strings.ContainsFunc(s, func(c rune) bool {
 		return !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.')

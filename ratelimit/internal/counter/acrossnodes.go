@@ -7,11 +7,13 @@ import (
 	"unsafe"
 )
 
-// AddAcrossNodes carries out a request under Stop whose counters no single script reaches. It reads all counters, and
-// writes if no hit is over; each write checks its own limit again. Hits of another request in between can make one
-// write go over after others have happened. Then the hit that went over is answered OVER_LIMIT and not written, and the
-// other hits are given back; until then other requests see them counted. add carries out hits on the nodes that have
-// their keys.
+// AddAcrossNodes carries out a request under StopAll whose counters are in several places, so that no single script can
+// decide it. It reads all counters first, and adds the hits only if none of them exceeds its limit. Each addition
+// checks its own limit once more (StopEach), since other requests may have added hits in between. If one addition is
+// then refused after others have been made, the refused hit is answered as over its limit, and the other hits are given
+// back; until then, other requests see them counted.
+//
+// add carries out a request's hits in the places that have their keys.
 func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context, *Request) error) error {
 	looks := Request{Hits: slices.Clone(req.Hits), Now: req.Now}
 	for i := range looks.Hits {
@@ -50,8 +52,9 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 	return nil
 }
 
-// giveBack undoes the hits at the given indexes, which were written although another hit went over. It does so within
-// the caller's time: hits that it cannot give back stay counted, and the answer is the same.
+// giveBack undoes the hits at the given indexes of req, which were counted although another hit went over its limit. It
+// uses only the time that the caller has left. Hits that cannot be given back in time stay counted, and the request's
+// answer is the same.
 func giveBack(ctx context.Context, req *Request, written []int, add func(context.Context, *Request) error) {
 	back := Request{Now: req.Now}
 	var at []int
@@ -67,7 +70,7 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	for i, at := range at {
 		h := &req.Hits[at]
 		h.TakeAnswer(&back.Hits[i])
-		for j := range back.Hits[i+1:] { // the answer of a later hit on the same key excludes both
+		for j := range back.Hits[i+1:] { // a later hit on the same key: its answer excludes both
 			if later := &back.Hits[i+1+j]; string(later.Key) == string(h.Key) {
 				h.TakeAnswer(later)
 			}
@@ -76,16 +79,19 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	}
 }
 
-// fewHits is up to how many hits comparing their keys is cheaper than a map.
+// fewHits is the number of hits up to which comparing their keys with each other is faster than building a map.
 const fewHits = 8
 
-// JudgeStop works out the outcome of each hit when the counters stand where looks found them. held reports whether
-// nothing is written: a hit that is not in shadow mode would go over, or known is true, because a hit without a counter
-// is over. A hit whose look has an Err gets no outcome. Stores call JudgeStop under a lock: of up to fewHits hits, it
-// compares each with those before it and allocates nothing; of more, it keeps a map, so that the work stays linear.
+// JudgeStop works out the answers of a request's hits under StopAll. looks[i] has the state of hits[i]'s counter before
+// the request. held reports that no hit may be counted: because one that is not in shadow mode exceeds its limit, or
+// because known is true, which says that a hit without a counter exceeds its limit. A hit whose look has an Err gets no
+// answer.
+//
+// Stores call JudgeStop while they hold a lock. For up to fewHits hits, it compares each hit with those before it and
+// allocates nothing; for more, it uses a map, so that the work grows only linearly.
 func JudgeStop(hits, looks []Hit, known bool) (held bool) {
 	held = known
-	var latest map[string]*Hit // by key: the latest hit that is not over
+	var latest map[string]*Hit // by key: the latest hit that does not exceed its limit
 	if len(hits) > fewHits {
 		latest = make(map[string]*Hit, len(hits))
 	}

@@ -9,9 +9,9 @@ import (
 // Algorithm is how a counter turns hits into a decision.
 type Algorithm uint8
 
-// The algorithms. A fixed window counts every hit, including refused ones, in a window that its key names. The other
-// two count only the hits that they admit, by the clock of the store that holds the counter, under a key that names no
-// window.
+// The algorithms. A fixed window counts every hit, including refused ones; its key names the window. A sliding window
+// and a token bucket count only the hits that they admit. They use the clock of the store that holds the counter, and
+// their keys name no window.
 const (
 	FixedWindow Algorithm = iota
 	SlidingWindow
@@ -24,7 +24,7 @@ var algorithmNames = [...]string{FixedWindow: "fixed_window", SlidingWindow: "sl
 // String returns the name that rule files use.
 func (a Algorithm) String() string { return algorithmNames[a] }
 
-// ParseAlgorithm parses a name of String, in upper or lower case.
+// ParseAlgorithm returns the algorithm with the given name, in upper or lower case, as String returns it.
 func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	for i, n := range algorithmNames {
 		if strings.EqualFold(n, name) {
@@ -34,47 +34,50 @@ func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	return 0, false
 }
 
-// AlgorithmNames returns the names of String, in the order of the constants.
+// AlgorithmNames returns the names of all algorithms in the order of the constants.
 func AlgorithmNames() []string { return algorithmNames[:] }
 
 // State is the state of a sliding window or a token bucket. The zero State is a counter without hits.
 type State struct {
-	// Now is the time of the state, in µs since the Unix epoch, by the clock of the store that holds the counter.
+	// Now is the time for which the state is valid, in µs since the Unix epoch, by the clock of the store that holds
+	// the counter.
 	Now int64
-	// At is the number of a sliding window since the epoch. For a token bucket it is when the bucket is full again if
-	// nothing more is taken, in whole µs.
+	// At is, for a sliding window, the number since the epoch of the window that Current belongs to. For a token bucket
+	// it is when the bucket will be full again if nothing more is taken, in whole µs since the epoch.
 	At int64
-	// Current and Previous are the hits admitted in sliding window At and in the window before.
+	// Current and Previous are the hits admitted in sliding window number At and in the window before it.
 	Current, Previous uint32
-	// Rest is how much later than At a token bucket is full again, in parts of a µs; Limit parts make a µs.
+	// Rest is the fraction of a µs by which a token bucket is full again later than At, in units of 1/Limit µs.
 	Rest uint32
 }
 
-// Meter has the numbers by which a counter is judged: the part of a Hit that comes from its rule. The methods of Meter
-// are for sliding windows and token buckets. They are pure, and exact in integers: a state never drifts, whatever the
-// rate.
+// Meter has the limit's numbers by which a counter is judged; they come from the rule of a Hit. The methods of Meter
+// are for sliding windows and token buckets. They are pure functions on integers, and exact: rounding never accumulates
+// in a state, whatever the rate.
 type Meter struct {
 	// Algorithm is how the counter turns hits into a decision.
 	Algorithm Algorithm
-	// Window is the length of the window in seconds, at most 10 years. Limit and the size of a token bucket, Burst,
-	// have at most 32 bits. An empty bucket fills in at most 10 years, too.
+	// Window is the length of the window in seconds, at most 10 years. Limit is how many hits a window admits, or how
+	// many a token bucket regains in a window; Burst is the size of a token bucket. Both have at most 32 bits. An empty
+	// bucket takes at most 10 years to fill, too.
 	Window       int64
 	Limit, Burst uint64
 }
 
 const (
-	// second is a second in µs. A window of w seconds has second ticks of w µs.
+	// second is a second in µs. The arithmetic divides a window of w seconds into a million ticks of w µs.
 	second = 1_000_000
 	// maxWindow is 10 years, in seconds.
 	maxWindow = 10 * 365 * 86400
 )
 
-// bounded brings numbers that rules refuse into the range in which the arithmetic holds.
+// bounded returns the window and the limit, brought into the range in which the arithmetic cannot overflow. Rules
+// refuse numbers outside of it.
 func (m *Meter) bounded() (window int64, limit uint64) {
 	return min(max(m.Window, 1), maxWindow), min(max(m.Limit, 1), math.MaxUint32)
 }
 
-// Capacity returns the most that may be used: Burst for a token bucket, otherwise Limit.
+// Capacity returns how much may be used at most: Burst for a token bucket, otherwise Limit.
 func (m *Meter) Capacity() uint64 {
 	if m.Algorithm != TokenBucket {
 		return min(m.Limit, math.MaxUint32)
@@ -85,11 +88,11 @@ func (m *Meter) Capacity() uint64 {
 	return min(m.Burst, math.MaxUint32)
 }
 
-// Load brings a stored state to an instant of the store's clock. fromFuture reports that the state was ahead: the clock
-// went back, or the bucket has become smaller since. Load then brings the state down to what is possible now, so that
-// no counter refuses hits for longer than a full counter does.
+// Load advances a stored state to the time now of the store's clock, in µs. fromFuture reports that the state was ahead
+// of now, because the clock was set back or the bucket's size was reduced. Load then corrects the state to one that is
+// possible now, so that no counter refuses hits for longer than a full counter does.
 //
-// States are changed in place: copying a state that has just been written costs more than the arithmetic.
+// The state is changed in place, because copying a State that has just been written takes longer than the arithmetic.
 func (m *Meter) Load(s *State, now int64) (fromFuture bool) {
 	window, limit := m.bounded()
 	s.Now = now
@@ -116,11 +119,11 @@ func (m *Meter) Load(s *State, now int64) (fromFuture bool) {
 	return fromFuture
 }
 
-// Take returns the time that n hits take from a bucket: whole µs, and the rest in parts of a µs, of which Limit make a
+// Take returns how long a bucket needs to regain n hits: q is in whole µs, t the fraction of a µs in units of 1/Limit
 // µs.
 func (m *Meter) Take(n uint64) (q int64, t uint32) {
 	window, limit := m.bounded()
-	if n == limit { // frequent: a burst equal to the limit
+	if n == limit { // frequent, since the burst often equals the limit
 		return window * second, 0
 	}
 	hi, lo := bits.Mul64(n, uint64(window*second))
@@ -131,14 +134,14 @@ func (m *Meter) Take(n uint64) (q int64, t uint32) {
 	return int64(min(quo, maxWindow*second)), uint32(rem)
 }
 
-// elapsed returns how far into its window a sliding counter is, in µs, and the length of the window in seconds.
+// elapsed returns how far the state's time is into its sliding window, in µs, and the length of the window in seconds.
 func (m *Meter) elapsed(s *State) (e, window int64) {
 	window, _ = m.bounded()
 	return s.Now % (window * second), window
 }
 
-// weight returns how much the hits of the previous window count at present: they are spread evenly, and the part within
-// the last Window counts, rounded up.
+// weight returns how many of the previous window's hits still count. They are assumed to be spread evenly over that
+// window; those count that lie within one Window before now, rounded up.
 func (m *Meter) weight(s *State) int64 {
 	if s.Previous == 0 {
 		return 0
@@ -147,7 +150,7 @@ func (m *Meter) weight(s *State) int64 {
 	return (int64(s.Previous)*(second-e/window) + second - 1) / second
 }
 
-// Used returns how much of the capacity a state uses, rounded up.
+// Used returns how much of the capacity the state uses, rounded up.
 func (m *Meter) Used(s *State) int64 {
 	if m.Algorithm != TokenBucket {
 		return int64(s.Current) + m.weight(s)
@@ -172,17 +175,18 @@ func (m *Meter) Used(s *State) int64 {
 
 // Change is the effect of a hit on a counter.
 type Change struct {
-	// N is the number of hits; 0 only looks.
+	// N is the number of hits; with 0, the counter is only read.
 	N uint64
-	// Refund gives the hits back, never below 0.
+	// Refund subtracts the hits instead of adding them. The counter stays at 0 or above.
 	Refund bool
-	// Undo takes back hits that the counter admitted a moment ago, in sliding window Window.
+	// Undo, set together with Refund, takes back hits that the counter admitted a moment ago, when Window was the
+	// number of the present sliding window.
 	Undo   bool
 	Window int64
 }
 
-// Apply carries out a change on a state that Load has brought to the present. used is as in Hit.After, refused as in
-// Hit.Refused.
+// Apply carries out a change on a state that Load has advanced to now. used and refused are the answers as in Hit.After
+// and Hit.Refused; changed reports whether the state has changed.
 func (m *Meter) Apply(s *State, c Change) (used int64, refused, changed bool) {
 	n := min(c.N, math.MaxInt64)
 	switch {
@@ -215,7 +219,7 @@ func (m *Meter) Apply(s *State, c Change) (used int64, refused, changed bool) {
 	return used, false, true
 }
 
-// giveBack takes n hits, n > 0, out of a state. It returns false if the state had no hits.
+// giveBack subtracts n hits, n > 0, from a state. It returns false, and changes nothing, if the state had none.
 func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 	if m.Algorithm != TokenBucket {
 		of := &s.Current
@@ -231,7 +235,7 @@ func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 	if m.Empty(s) {
 		return false
 	}
-	if n >= m.Capacity() { // n × Window may overflow
+	if n >= m.Capacity() { // also because n × Window may overflow
 		s.At, s.Rest = 0, 0
 		return true
 	}
@@ -244,12 +248,12 @@ func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 		s.At, s.Rest = s.At-1, uint32(uint64(s.Rest)+limit-uint64(t))
 	}
 	if m.Empty(s) {
-		s.At, s.Rest = 0, 0 // as a counter without hits, also for a clock that goes back
+		s.At, s.Rest = 0, 0 // the same as without hits, so that the bucket stays full when the clock is set back
 	}
 	return true
 }
 
-// Empty reports whether the counter is like one without hits: a store need not keep it.
+// Empty reports whether the counter is equal to one without hits, so that a store need not keep it.
 func (m *Meter) Empty(s *State) bool {
 	if m.Algorithm == TokenBucket {
 		return s.At < s.Now || s.At == s.Now && s.Rest == 0
@@ -257,7 +261,7 @@ func (m *Meter) Empty(s *State) bool {
 	return s.Current == 0 && s.Previous == 0
 }
 
-// TimeToEmpty returns how many µs it takes until Empty, rounded up, without further hits.
+// TimeToEmpty returns after how many µs, rounded up, the counter is Empty if there are no further hits.
 func (m *Meter) TimeToEmpty(s *State) int64 {
 	if m.Algorithm == TokenBucket {
 		left := s.At - s.Now
@@ -276,9 +280,9 @@ func (m *Meter) TimeToEmpty(s *State) int64 {
 	return 0
 }
 
-// Wait returns how many µs it takes until n hits pass, rounded up, without further hits: 0 when they pass at once. When
-// n exceeds the capacity, so that the hits never pass, Wait returns TimeToEmpty. For n = 0 it returns the time until no
-// more than the capacity is used.
+// Wait returns after how many µs, rounded up, n hits will pass if there are no further hits; 0 if they would pass now.
+// If n exceeds the capacity, so that the hits never pass, Wait returns TimeToEmpty. For n = 0, it returns the time
+// until no more than the capacity is used.
 func (m *Meter) Wait(s *State, n uint64) int64 {
 	if n > m.Capacity() {
 		return m.TimeToEmpty(s)
@@ -288,7 +292,7 @@ func (m *Meter) Wait(s *State, n uint64) int64 {
 	}
 	e, window := m.elapsed(s)
 	size := window * second
-	room := int64(m.Limit-n) - int64(s.Current) // for the previous window's hits, next to this window's
+	room := int64(m.Limit-n) - int64(s.Current) // what the present window leaves for hits of the previous window
 	if s.Previous > 0 && room >= 0 {
 		if ticks := room * second / int64(s.Previous); ticks >= 1 {
 			return max(0, (second-ticks)*window-e)
@@ -300,7 +304,7 @@ func (m *Meter) Wait(s *State, n uint64) int64 {
 		}
 		return size - e
 	}
-	if ticks := int64(m.Limit-n) * second / int64(s.Current); ticks >= 1 { // in the next window
+	if ticks := int64(m.Limit-n) * second / int64(s.Current); ticks >= 1 { // the hits pass only in the next window
 		return size - e + (second-ticks)*window
 	}
 	return 2*size - e
@@ -324,23 +328,24 @@ func (m *Meter) waitForTokens(s *State, n uint64) int64 {
 	return max(0, wait)
 }
 
-// Judge carries out a hit of a sliding window or a token bucket on a state that Load has brought to the present, and
-// fills in the hit's answer. changed reports whether State, the state afterwards, differs.
+// Judge carries out a hit of a sliding window or a token bucket on a state that Load has advanced to now. It fills in
+// the hit's answer, of which State is the state afterwards. s itself stays unchanged. changed reports whether the two
+// states differ.
 func (h *Hit) Judge(s *State) (changed bool) {
 	c := h.Change()
 	h.State = *s
 	return h.JudgeChange(c)
 }
 
-// JudgeChange is Judge on h.State itself; c is what Change returned before State was set.
+// JudgeChange is Judge with h.State as the state before the hit. c is the result of h.Change before h.State was set.
 func (h *Hit) JudgeChange(c Change) (changed bool) {
 	h.After, h.Refused, changed = h.Apply(&h.State, c)
 	h.Spared = false
 	return changed
 }
 
-// BringsDown reports whether the hit has a State from the future written as it is judged, even when the hit is refused.
-// Looks, refunds and hits that can never pass do not.
+// BringsDown reports whether the hit makes a store write the corrected state of a counter that is ahead of the clock
+// (see Meter.Load), even if the hit is refused. Looks without BringDown, refunds, and hits that can never pass do not.
 func (h *Hit) BringsDown() bool {
 	return h.BringDown || h.N > 0 && !h.Refund && h.Algorithm != FixedWindow && h.N <= h.Capacity()
 }

@@ -1,11 +1,12 @@
 package counter
 
-// Outcome collects the failures among the hits of one request.
+// Outcome collects the failures of single hits while the parts of one request are carried out in several places.
 type Outcome struct {
 	failed int
-	err    error // of the first failed hit
+	err    error // the error of the first hit that failed
 }
 
+// Fail records that the hit h has failed with err.
 func (o *Outcome) Fail(h *Hit, err error) {
 	if h.Err = err; o.err == nil {
 		o.err = err
@@ -13,8 +14,8 @@ func (o *Outcome) Fail(h *Hit, err error) {
 	o.failed++
 }
 
-// Whole returns the error of a request that fails as a whole, given the error that Add returned: for ErrPartial, the
-// error of the first hit without an answer.
+// Whole turns the error of Add into that of a request that is valid only as a whole. For ErrPartial it is the error of
+// the first hit without an answer.
 func Whole(req *Request, err error) error {
 	if err == ErrPartial {
 		for i := range req.Hits {
@@ -26,7 +27,8 @@ func Whole(req *Request, err error) error {
 	return err
 }
 
-// Of returns the error of Add. Failed hits leave the answers of the others valid.
+// Of returns the error that Add returns for the request: nil if no hit has failed, the first error if all have, and
+// otherwise ErrPartial, with which the answers of the other hits are valid.
 func (o *Outcome) Of(req *Request) error {
 	switch o.failed {
 	case 0:

@@ -5,34 +5,35 @@ import (
 	"sync"
 )
 
-// PerSecondRouter sends hits of rules per second to a store of their own and all other hits to the main store
-// (KVSTORE_PERSECOND). A request with both is one batch to each store, at the same time.
+// PerSecondRouter is a Store that divides the hits between two stores: hits of rules whose unit is a second go to a
+// separate store, all other hits to the main store (KVSTORE_PERSECOND). If a request has both kinds, each store gets
+// its part as one batch, at the same time.
 //
-// Under Request.Stop a request with both is read in both stores first and written when no hit is over; each write
-// checks its own limit again, see AddAcrossNodes. Such a request fails as a whole when either store fails. Without
-// Stop, a store that fails, or a node of a store, fails only its own hits: Add returns ErrPartial.
+// If such a request is under StopAll, AddAcrossNodes carries it out: it reads both stores first and counts only if no
+// hit exceeds its limit. The request then fails as a whole if either store fails. Without Stop, a store that fails, or
+// a node of a store, fails only its own hits: Add returns ErrPartial.
 type PerSecondRouter struct {
 	main, perSecond Store
-	pairs           sync.Pool // *pair
+	pairs           sync.Pool // holds *pair
 }
 
-// NewPerSecondRouter joins two stores.
+// NewPerSecondRouter returns a Store that divides its hits between the main and the per-second store.
 func NewPerSecondRouter(main, perSecond Store) *PerSecondRouter {
 	return &PerSecondRouter{main: main, perSecond: perSecond, pairs: sync.Pool{New: func() any {
 		return &pair{done: make(chan struct{}, 1)}
 	}}}
 }
 
-// pair is one request divided in two.
+// pair is one request divided between the two stores.
 type pair struct {
 	main, perSecond subrequest
-	done            chan struct{} // signals that the per-second side has finished
+	done            chan struct{} // signals that the per-second store has finished
 }
 
 // subrequest is the part of a request for one store.
 type subrequest struct {
 	req Request
-	at  []int // the hits' indexes in the whole request
+	at  []int // the indexes of req.Hits in the whole request
 	err error
 }
 
@@ -47,7 +48,7 @@ func (t *PerSecondRouter) Add(ctx context.Context, req *Request) error {
 	return t.carry(ctx, req)
 }
 
-// only returns the store that has all of the request's counters; nil: both have some.
+// only returns the store that has all of the request's counters, or nil if both have some.
 func (t *PerSecondRouter) only(req *Request) Store {
 	perSecond := 0
 	for i := range req.Hits {
@@ -64,7 +65,7 @@ func (t *PerSecondRouter) only(req *Request) Store {
 	return nil
 }
 
-// carry has both stores carry out their sides, and waits for both.
+// carry has both stores carry out their parts of the request, and waits for both.
 func (t *PerSecondRouter) carry(ctx context.Context, req *Request) error {
 	p := t.pairs.Get().(*pair)
 	sides := [...]*subrequest{&p.main, &p.perSecond}
@@ -95,7 +96,7 @@ func (t *PerSecondRouter) carry(ctx context.Context, req *Request) error {
 				out.Fail(h, done.Err)
 			}
 		}
-		clear(s.req.Hits) // drops references to keys
+		clear(s.req.Hits) // keeps no references to keys
 		s.req.Hits, s.at, s.err = s.req.Hits[:0], s.at[:0], nil
 	}
 	t.pairs.Put(p)

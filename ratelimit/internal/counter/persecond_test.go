@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -52,9 +53,7 @@ func openPerSecond(t *testing.T,
 	open := func(url string) *redis.Server {
 		s, err := redis.NewServer(t.Context(),
 			redis.Options{Settings: redis.Settings{URL: url, Timeout: patience}, Stall: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return s
 	}
 	main, perSecond = open(mainURL), open(perSecondURL)
@@ -93,9 +92,7 @@ func TestPerSecond_meters(t *testing.T) {
 			open := func() *redis.Server {
 				s, err := redis.NewServer(t.Context(), redis.Options{
 					Settings: redis.Settings{URL: testdb.Redis(t).URL(), Timeout: patience}, Stall: -1, Clock: clock})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				return s
 			}
 			router := counter.NewPerSecondRouter(open(), open())
@@ -129,9 +126,7 @@ func TestPerSecond_routes(t *testing.T) {
 		for i := range 3 {
 			req := counter.Request{Hits: []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 2),
 				perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: counter.StopWhen(stop)}
-			if err := router.Add(t.Context(), &req); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, router.Add(t.Context(), &req))
 			want := []int64{int64(2*i + 1), int64(2*i + 2), int64(2*i + 2), 0}
 			for j := range want {
 				if req.Hits[j].After != want[j] || req.Hits[j].Spared {
@@ -167,9 +162,7 @@ func TestPerSecond_stop(t *testing.T) {
 	f := func(hits []counter.Hit, want ...result) {
 		t.Helper()
 		req := counter.Request{Hits: hits, Now: now(), Stop: counter.StopAll}
-		if err := router.Add(t.Context(), &req); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, router.Add(t.Context(), &req))
 		for i := range want {
 			if got := (result{After: hits[i].After, Spared: hits[i].Spared}); got != want[i] {
 				t.Errorf("hit %d: %v, want %v", i, got, want[i])
@@ -223,9 +216,7 @@ func TestPerSecond_oneFails(t *testing.T) {
 	if main.Open() || !second.Open() {
 		t.Errorf("breakers: main %v, per second %v; want the one that is away open", main.Open(), second.Open())
 	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Restart(t.Context()))
 	await.True(t, "the store to be found again", func() bool { return !second.Open() })
 	if req, err := both(false); err != nil || req.Hits[1].After != 1 {
 		t.Errorf("%v %+v", err, req.Hits)
@@ -319,9 +310,7 @@ func BenchmarkTwin(b *testing.B) {
 			b.ReportAllocs()
 			req := counter.Request{Hits: hits, Now: time.Now().Unix()}
 			for b.Loop() {
-				if err := router.Add(b.Context(), &req); err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, router.Add(b.Context(), &req))
 			}
 		})
 	}

@@ -24,20 +24,20 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
-// listeners are the open ports of the daemon.
+// listeners are the daemon's open listeners and the servers behind them.
 type listeners struct {
-	failed chan error // a listener ended unexpectedly
+	failed chan error // receives the error of a listener that ends unexpectedly
 	wg     sync.WaitGroup
 
 	grpc              server.Front
 	http, debug, page *http.Server
 	grpcAt, httpAt    net.Listener
-	debugAt           net.Listener // nil: it could not be opened
-	pageAt            net.Listener // nil: no pull metrics
+	debugAt           net.Listener // nil if the debug port could not be opened
+	pageAt            net.Listener // nil if there are no pull metrics
 }
 
-// openDebug opens the debug port. The debug port is optional: a port in use, or an address that is not this
-// host's, is logged, not fatal.
+// openDebug opens the debug port. The debug port is optional: if it is in use, or its address is not one of this host,
+// that is logged and the daemon starts all the same.
 func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	c := d.config.Listen
 	l.failed = make(chan error, 4)
@@ -50,12 +50,12 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	l.debug = httpx.NewServer(server.NewDebug(server.DebugOptions{
 		DebugSettings: c.Debug, Service: d.service, Loader: d.loader, Stats: d.stats, Log: d.log,
 		Version: buildinfo.Version("ratelimit"), ControlPlane: d.controlPlaneState(),
-	}), c.HTTP.Timeouts(0), d.log) // no write bound: a profile takes as long as requested
+	}), c.HTTP.Timeouts(0), d.log) // no bound on writing, since a profile takes as long as requested
 	l.debug.RegisterOnShutdown(d.service.Observer().Close)
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 }
 
-// openPage opens the listener of the pull metrics, which serves only that page.
+// openPage opens the listener of the pull metrics, which serves their page and nothing else.
 func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
 	if d.page == nil {
 		return nil
@@ -76,7 +76,7 @@ func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
 	return nil
 }
 
-// scrapeTimeout bounds one scrape; Prometheus itself gives up after 10 s unless told otherwise.
+// scrapeTimeout bounds the time for writing one page. It is long, since Prometheus gives up after 10 s by default.
 const scrapeTimeout = time.Minute
 
 func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
@@ -108,11 +108,11 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	return nil
 }
 
-// withMode runs listen so that a socket it makes has that mode from its first moment. It uses the umask, which applies
-// to the whole process; nothing else makes files while it starts.
+// withMode calls listen such that a unix socket has the permissions in octal as soon as it exists. It sets the umask,
+// which applies to the whole process; the daemon creates no other files while it starts.
 func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, error) {
 	if octal != "" {
-		mode, _ := config.FileMode(octal) // checked by config
+		mode, _ := config.FileMode(octal) // package config has checked the mode
 		defer syscall.Umask(syscall.Umask(0o777 &^ mode))
 	}
 	return listen()
@@ -127,8 +127,8 @@ func (l *listeners) serve(f func() error) {
 	})
 }
 
-// stop ends gRPC and HTTP side by side: GOAWAY and no new connections at once, and calls in flight may finish until the
-// time is up. It reports whether a call was cut.
+// stop ends gRPC and HTTP at the same time. Both stop accepting connections at once, and calls in flight may finish
+// until patience is over. It reports whether a call was cut.
 func (l *listeners) stop(patience time.Duration) (cut bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -140,10 +140,11 @@ func (l *listeners) stop(patience time.Duration) (cut bool) {
 	return grpcCut || httpCut
 }
 
-// stopDebug ends the debug port and the listener of the pull metrics, the last ones, and waits until no listener serves
-// any more.
+// stopDebug ends the debug port and the listener of the pull metrics, which end last, and waits until no listener
+// serves any more.
 func (l *listeners) stopDebug(patience time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), min(patience, time.Second)) // a profile may be running
+	// At most a second, since a requested profile may take long.
+	ctx, cancel := context.WithTimeout(context.Background(), min(patience, time.Second))
 	defer cancel()
 	if l.page != nil {
 		httpx.Stop(ctx, l.page)
@@ -154,7 +155,7 @@ func (l *listeners) stopDebug(patience time.Duration) {
 	l.wg.Wait()
 }
 
-// addrOf returns the address of l, empty if l is nil.
+// addrOf returns the address of a listener; empty if l is nil.
 func addrOf(l net.Listener) string {
 	if l == nil {
 		return ""
@@ -164,7 +165,7 @@ func addrOf(l net.Listener) string {
 
 func address(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// openCerts reads the files for the gRPC listener's TLS and follows them until closed is called.
+// openCerts reads the certificate files for the gRPC listener and watches them for changes until closed is called.
 func (d *daemon) openCerts() (closed func(), err error) {
 	c := d.config.TLS
 	if !c.On {
@@ -186,8 +187,9 @@ func (d *daemon) openCerts() (closed func(), err error) {
 	return store.Close, nil
 }
 
-// openClientCerts reads the certificates that a store's servers are trusted by and those shown to them, and follows the
-// files until closeStore. It is called once: two key-value stores share the files.
+// openClientCerts reads the certificate files for connections to a store: those that servers are shown, and the roots
+// by which servers are trusted. It watches the files for changes until closeStore. It is called once, because two
+// key-value stores share the files.
 func (d *daemon) openClientCerts(t config.ClientTLS) (config func(host string) *tls.Config, err error) {
 	store, err := certs.Open(t.Files(), d.log)
 	if err != nil {
@@ -198,8 +200,8 @@ func (d *daemon) openClientCerts(t config.ClientTLS) (config func(host string) *
 	return func(host string) *tls.Config { return store.Client(host, t.SkipName) }, nil
 }
 
-// certStats adds statistics below prefix on followed files: when this daemon's certificate ends, if there is one, and
-// whether newer files are refused.
+// certStats adds statistics about watched certificate files, with names that begin with prefix: when the certificate
+// expires, if there is one, and whether changed files have been rejected.
 func (d *daemon) certStats(prefix string, store *certs.Store, certificate bool) {
 	if certificate {
 		d.stats.GaugeFunc(prefix+".certificate_ends_at", func() int64 { return store.State().NotAfter.Unix() })

@@ -17,8 +17,8 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// newLogger writes lines of text or JSON to w. level is one of LOG_LEVEL's words; an unknown word is info. The format
-// json, in any case, gives JSON lines; any other, text.
+// newLogger returns a logger that writes lines to w. level is one of the words for LOG_LEVEL; an unknown word means
+// info. format is json, in upper or lower case, for lines of JSON; anything else means text.
 func newLogger(w io.Writer, level, format string) *slog.Logger {
 	o := &slog.HandlerOptions{Level: logging.Level(level), ReplaceAttr: jsonAttr}
 	if strings.EqualFold(format, "json") {
@@ -30,8 +30,8 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 	return slog.New(t)
 }
 
-// Report writes why the daemon does not start, or ends: as plain text or, with LOG_FORMAT=json, as a line of the log,
-// whatever the log level, since a program reads it.
+// Report writes the reason why the daemon does not start, or ends. It writes plain text or, with LOG_FORMAT=json, a
+// line of the log, which it writes whatever the log level, since a program reads it.
 func Report(w io.Writer, environ []string, level slog.Level, text string) {
 	for _, e := range environ {
 		if format, ok := strings.CutPrefix(e, "LOG_FORMAT="); ok && strings.EqualFold(format, "json") {
@@ -45,7 +45,7 @@ func Report(w io.Writer, environ []string, level slog.Level, text string) {
 	fmt.Fprintln(w, "ratelimit:", text)
 }
 
-// levelName returns the word for a level in a line.
+// levelName returns the word for a level in a line of the log.
 func levelName(l slog.Level) string {
 	switch {
 	case l >= logging.LevelPanic:
@@ -64,7 +64,8 @@ func levelName(l slog.Level) string {
 	return "trace"
 }
 
-// jsonAttr gives slog's own members the names that log pipelines expect: @timestamp, @message, level.
+// jsonAttr renames the time, message and level of a record to the names that log pipelines expect: @timestamp, @message
+// and level.
 func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch a.Key {
@@ -81,7 +82,7 @@ func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	return logging.CleanAttr(a)
 }
 
-// textAttr removes the members that textHandler writes itself.
+// textAttr removes the time, level and message of a record, because textHandler writes them itself.
 func textAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
 		return slog.Attr{}
@@ -89,13 +90,14 @@ func textAttr(groups []string, a slog.Attr) slog.Attr {
 	return logging.CleanAttr(a)
 }
 
-// textHandler writes `time="…" level=… msg="…"` and then the attributes as slog's text handler does.
+// textHandler is a slog.Handler that writes `time="…" level=… msg="…"`, followed by the attributes as slog's
+// TextHandler writes them.
 type textHandler struct {
 	out   *textOut
-	attrs slog.Handler // writes into out.line
+	attrs slog.Handler // writes the attributes into out.line
 }
 
-// textOut is shared by all handlers of one logger.
+// textOut is the output that all handlers of one logger share.
 type textOut struct {
 	mu   sync.Mutex
 	w    io.Writer
@@ -131,8 +133,8 @@ func (h *textHandler) WithGroup(name string) slog.Handler {
 	return &textHandler{out: h.out, attrs: h.attrs.WithGroup(name)}
 }
 
-// takeGRPCLog turns the errors that grpc-go itself writes into lines of our log. It must run before anything else of
-// gRPC. grpc-go's own logging variables take precedence.
+// takeGRPCLog turns the errors that grpc-go logs into lines of this daemon's log. It must be called before anything
+// else of grpc-go. It does nothing if grpc-go's own logging variables are set.
 func takeGRPCLog(log *slog.Logger, environ []string) {
 	if !slices.ContainsFunc(environ, func(e string) bool { return strings.HasPrefix(e, "GRPC_GO_LOG_") }) {
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, grpcErrors{log}))
@@ -141,7 +143,7 @@ func takeGRPCLog(log *slog.Logger, environ []string) {
 
 type grpcErrors struct{ log *slog.Logger }
 
-// Write implements io.Writer: a line is a date, a level and the text.
+// Write implements io.Writer. grpc-go writes a line that consists of a date, a level and the text.
 func (g grpcErrors) Write(line []byte) (int, error) {
 	text := string(line)
 	if _, after, ok := strings.Cut(text, "ERROR: "); ok {

@@ -16,7 +16,7 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// state returns the daemon's state in words, as a service manager shows it.
+// state describes the daemon's state in a few words, which the service manager (systemd) shows.
 func (d *daemon) state() string {
 	rules, store := "no rules yet", "up"
 	if r := d.service.Rules(); r != nil {
@@ -28,7 +28,7 @@ func (d *daemon) state() string {
 	return fmt.Sprintf("serving, %s, store %s", rules, store)
 }
 
-// thousands formats n with a comma before each three digits.
+// thousands returns n in decimal with a comma before each group of three digits.
 func thousands(n int) string {
 	text := strconv.Itoa(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
@@ -37,7 +37,8 @@ func thousands(n int) string {
 	return text
 }
 
-// reloaded ends a reload of which the service manager was notified.
+// reloaded notifies the service manager that a reload has ended, if it was notified that the reload began. refused is
+// the error of a reload that failed.
 func (d *daemon) reloaded(refused error) {
 	if !d.again.CompareAndSwap(true, false) {
 		return
@@ -49,8 +50,8 @@ func (d *daemon) reloaded(refused error) {
 	d.manager.Ready(d.state())
 }
 
-// alive returns an error if the daemon does not answer at its own listeners: over HTTP with any status, and over gRPC
-// where no client certificate is required.
+// alive returns an error if the daemon does not answer on its own listeners. It accepts any status over HTTP. Over gRPC
+// it tries only if no client certificate is required.
 func (d *daemon) alive(ctx context.Context, l *listeners) error {
 	host, port, err := net.SplitHostPort(addrOf(l.httpAt))
 	if err != nil {
@@ -65,11 +66,11 @@ func (d *daemon) alive(ctx context.Context, l *listeners) error {
 	return d.aliveGRPC(ctx, l.grpcAt.Addr())
 }
 
-// aliveGRPC calls for a health check, and accepts any status.
+// aliveGRPC requests a health check over gRPC, and accepts any status.
 func (d *daemon) aliveGRPC(ctx context.Context, at net.Addr) error {
 	secure := insecure.NewCredentials()
 	if d.tls != nil {
-		// The server is this process; whether clients trust its certificate does not matter.
+		// This process is the server, so its certificate need not be verified.
 		secure = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
 	}
 	conn, err := grpc.NewClient("passthrough:///self", grpc.WithTransportCredentials(secure),

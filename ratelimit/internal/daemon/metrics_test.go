@@ -13,6 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/must"
 )
 
 // TestDocs_metrics: every name of the registry is listed, and every name listed is there.
@@ -21,9 +22,7 @@ func TestDocs_metrics(t *testing.T) {
 	cert, key := certtest.NewCA(t, "ca", time.Hour).Issue("localhost").Write(t, t.TempDir())
 	c, report, err := config.Load([]string{"BACKEND_TYPE=memory", "LOCAL_CACHE_SIZE_IN_BYTES=1",
 		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + cert, "GRPC_SERVER_TLS_KEY=" + key})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	log := slog.New(slog.DiscardHandler)
 	d := &daemon{config: c, report: report, log: log, health: server.NewHealth(),
 		stats: stats.NewRegistry(stats.Options{Log: log})}
@@ -31,15 +30,11 @@ func TestDocs_metrics(t *testing.T) {
 	d.config.Stats.Pull = true
 	d.makePage()
 	stopTracing, err := d.startTracing(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer stopTracing()
 	d.makeService()
 	closeCerts, err := d.openCerts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	closeCerts()
 	if _, err := d.openStore(t.Context()); err != nil {
 		t.Fatal(err)
@@ -52,18 +47,14 @@ func TestDocs_metrics(t *testing.T) {
 	for _, kind := range []string{"FILE", config.TypeXDS} {
 		d.config.Rules.Type = kind
 		stop, _, err := d.watchRules(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		stop()
 	}
 	there := map[string]bool{}
 	d.config.MCache.Store.Nodes = []string{"localhost:1"} // memcached is not connected to at start
 	d.config.MCache.TLS, d.config.MCache.Files.Cert, d.config.MCache.Files.Key = true, cert, key
 	nodes, err := d.openMemcache(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer nodes.Close()
 	d.poolStats("redis_pool", noStore{})
 	d.poolStats("redis_per_second_pool", noStore{})

@@ -12,8 +12,8 @@ import (
 	"gatehouse/shared/certs"
 )
 
-// watchRules follows the configuration files, or the control plane, until stop is called. loaded is
-// closed with the first valid set.
+// watchRules follows the rule files, or the control plane, until stop is called. It closes loaded when the first valid
+// rules are in force.
 func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan struct{}, err error) {
 	first := make(chan struct{})
 	once := sync.OnceFunc(func() { close(first) })
@@ -28,7 +28,8 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 				d.manager.Reloading()
 				d.again.Store(true)
 				again()
-				if d.config.Rules.Type == config.TypeXDS { // the next set of a control plane may be far away
+				// Do not wait for a set: the control plane may send its next set much later.
+				if d.config.Rules.Type == config.TypeXDS {
 					d.reloaded(nil)
 				}
 			case <-ctx.Done():
@@ -38,7 +39,7 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 	}, follow), first, nil
 }
 
-// running runs functions, each on a goroutine of its own, until stop is called, which waits for them.
+// running calls each function in a goroutine of its own. stop cancels their context and waits for them to return.
 func running(ctx context.Context, all ...func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -51,8 +52,8 @@ func running(ctx context.Context, all ...func(context.Context)) (stop func()) {
 	}
 }
 
-// source returns where the rules come from. follow passes each set to the loader until its context ends, and calls good
-// when a set was taken; again is called on SIGHUP.
+// source returns functions for the configured source of rules. follow passes each set of rules to the loader until its
+// context ends, and calls good when a set is in force. again is called on SIGHUP to read the rules again.
 func (d *daemon) source(good func()) (follow func(context.Context), again func(), err error) {
 	if d.config.Rules.Type == config.TypeXDS {
 		return d.controlPlane(good)
@@ -70,7 +71,7 @@ func (d *daemon) source(good func()) (follow func(context.Context), again func()
 	return follow, again, nil
 }
 
-// controlPlane is source for CONFIG_TYPE=GRPC_XDS_SOTW.
+// controlPlane is the method source for CONFIG_TYPE=GRPC_XDS_SOTW.
 func (d *daemon) controlPlane(good func()) (follow func(context.Context), again func(), err error) {
 	o := d.config.XDS.Options()
 	o.Stats, o.Log = d.stats, d.log
@@ -97,7 +98,8 @@ func (d *daemon) controlPlane(good func()) (follow func(context.Context), again 
 	return follow, again, nil
 }
 
-// take puts one set in force, or keeps the present set and returns why.
+// take puts a set of rules in force by calling load, and then calls good. If the set is refused, or was unreadable, it
+// returns the error, and the present rules stay in force.
 func (d *daemon) take(unreadable error, load func() error, good func()) error {
 	if unreadable != nil {
 		d.loader.Refuse(unreadable)
@@ -112,8 +114,8 @@ func (d *daemon) take(unreadable error, load func() error, good func()) error {
 	return err
 }
 
-// controlPlaneState returns a function that describes the control plane; nil without one. The debug port opens before
-// the client is made.
+// controlPlaneState returns a function that describes the state of the control plane; nil if there is none. The
+// function also works before the client for the control plane exists, because the debug port opens before.
 func (d *daemon) controlPlaneState() func() (text string, v any) {
 	if d.config.Rules.Type != config.TypeXDS {
 		return nil
@@ -131,8 +133,8 @@ func (d *daemon) controlPlaneState() func() (text string, v any) {
 // rulesPatience is how long the daemon waits for the first valid rules before it logs a warning.
 const rulesPatience = 2 * time.Second
 
-// remindOfRules warns that nothing is decided while there are no rules yet: after first, and then at intervals until
-// loaded is closed or stop is called.
+// remindOfRules logs warnings that nothing can be decided while there are no rules. The first warning comes after the
+// time first, each further one after another time every, until loaded is closed or stop is called.
 func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
 	return running(ctx, func(ctx context.Context) {
 		awaitRules(ctx, loaded, first, every, func() {
@@ -142,8 +144,8 @@ func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, firs
 	})
 }
 
-// awaitRules waits until loaded is closed, and calls warn after first and then at intervals. It returns false if a stop
-// was requested before.
+// awaitRules waits until loaded is closed. Meanwhile it calls warn after the time first, and then again whenever the
+// time every has passed. It returns false if ctx ends before loaded is closed.
 func awaitRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration, warn func()) bool {
 	for pause := first; ; pause = every {
 		select {

@@ -1,5 +1,5 @@
-// Package daemon composes the packages into one program: it opens stores, rules, statistics and listeners from the
-// settings, serves, and shuts down cleanly.
+// Package daemon composes the daemon from the other packages: it opens stores, rules, statistics and listeners as the
+// settings say, serves, and shuts down cleanly.
 package daemon
 
 import (
@@ -32,20 +32,20 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// Options are what the daemon gets from the program that starts it.
+// Options are the inputs of the daemon from the program that starts it.
 type Options struct {
 	Environ        []string
 	Stdout, Stderr io.Writer
-	// Resolver looks up the names of memcached's nodes, MCACHE_SRV; nil is the host's resolver.
+	// Resolver looks up the names of memcached's nodes (MCACHE_SRV); nil means the resolver of the host.
 	Resolver *net.Resolver
 }
 
-// Serve runs the whole daemon: the steps from settings to open listeners, a wait, and the same steps back. Ending ctx
-// stops it in any phase; a clean shutdown returns nil.
+// Serve runs the whole daemon. It starts everything, from the settings to the listeners, waits, and stops everything in
+// the opposite order. When ctx ends, Serve stops in whatever phase it is; after a clean shutdown it returns nil.
 func Serve(ctx context.Context, o Options) error {
 	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP) // never undone: SIGHUP must not end the daemon in any phase
-	signal.Ignore(syscall.SIGPIPE)     // nor must a closed reader of the log or of statistics
+	signal.Notify(hup, syscall.SIGHUP) // never undone, because SIGHUP must not end the daemon in any phase
+	signal.Ignore(syscall.SIGPIPE)     // a closed pipe for the log or for statistics must not end it either
 	d, err := newDaemon(o)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func Serve(ctx context.Context, o Options) error {
 	started := d.manager.Wait("waiting for the store and the rules")
 	defer started()
 	stopStats := d.flushStats(o.Stdout)
-	defer stopStats() // last of all, so that the final flush has everything
+	defer stopStats() // stopped last, so that the final flush includes everything
 	stopTracing, err := d.startTracing(ctx)
 	if err != nil {
 		return err
@@ -68,9 +68,9 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer closeCerts()
 
-	defer d.closeStore() // after the debug port, which reads counters
+	defer d.closeStore() // after the debug port has ended, which reads counters
 
-	// The debug port opens first, so that operators can see a store that does not answer, and refused rules.
+	// Open the debug port first, so that operators can see that a store does not answer or that rules are refused.
 	listeners := &listeners{}
 	d.openDebug(ctx, listeners)
 	defer listeners.stopDebug(d.config.Process.DrainTimeout)
@@ -89,7 +89,8 @@ func Serve(ctx context.Context, o Options) error {
 		return stopped(ctx, err)
 	}
 	d.service.SetStore(d.traceStore(store))
-	if !d.config.Rules.ForceStart && !awaitRules(ctx, loaded, rulesPatience, math.MaxInt64, func() { // one warning
+	// Warn once, after rulesPatience.
+	if !d.config.Rules.ForceStart && !awaitRules(ctx, loaded, rulesPatience, math.MaxInt64, func() {
 		d.log.Warn("still no valid rules: the gRPC and HTTP listeners open with the first " +
 			"(FORCE_START_WITHOUT_INITIAL_CONFIG)")
 	}) {
@@ -118,7 +119,8 @@ func (d *daemon) run(ctx context.Context, l *listeners) (err error) {
 	return err
 }
 
-// ready logs that the daemon runs, whatever LOG_LEVEL is, so that an operator sees it at the first start.
+// ready logs that the daemon is running. It does so whatever LOG_LEVEL is, so that operators see it when they try the
+// daemon.
 func (d *daemon) ready(ctx context.Context, l *listeners) {
 	rules := 0
 	if r := d.service.Rules(); r != nil {
@@ -134,11 +136,11 @@ func (d *daemon) ready(ctx context.Context, l *listeners) {
 	d.log.Handler().Handle(ctx, line)
 }
 
-// newDaemon reads the settings and opens the log and the statistics, which need nothing else.
+// newDaemon reads the settings and makes the log and the statistics, which need nothing but settings.
 func newDaemon(o Options) (*daemon, error) {
 	c, settings, err := config.Load(o.Environ)
 	if err != nil {
-		for _, w := range settings.Brief() { // a misspelled name is often why another setting is missing
+		for _, w := range settings.Brief() { // the reason for the error may be a misspelled name, which is a warning
 			Report(o.Stderr, o.Environ, slog.LevelWarn, w)
 		}
 		return nil, err
@@ -148,7 +150,7 @@ func newDaemon(o Options) (*daemon, error) {
 	for _, w := range settings.Brief() {
 		log.Warn(w)
 	}
-	forPeers := memlimit.Limit() / 8 // before the heap's floor lowers the limit
+	forPeers := memlimit.Limit() / 8 // before KeepHeapFloor lowers the limit
 	memlimit.KeepHeapFloor(c.Process.HeapFloor)
 
 	d := &daemon{config: c, report: settings, forPeers: forPeers, log: log, health: server.NewHealth(),
@@ -159,7 +161,7 @@ func newDaemon(o Options) (*daemon, error) {
 	return d, nil
 }
 
-// stopped returns nil if err only says that a stop was requested, otherwise err.
+// stopped returns nil if err only says that ctx was cancelled, otherwise err.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
@@ -167,35 +169,35 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// daemon is what the steps of Serve share.
+// daemon has the state that the steps of Serve share.
 type daemon struct {
 	config   config.Config
-	report   *settings.Report // tells a setting's name as the operator wrote it
+	report   *settings.Report // knows each setting's name as the operator has written it
 	log      *slog.Logger
-	resolver *net.Resolver // for MCACHE_SRV; nil: the host's
+	resolver *net.Resolver // for MCACHE_SRV; nil means the host's
 	stats    *stats.Registry
-	skews    sync.Map // *atomic.Int64 by server
-	forPeers int64    // bytes that peers may make the gRPC front keep
+	skews    sync.Map // *atomic.Int64 by server's name: the difference between its clock and this host's, in ms
+	forPeers int64    // bytes that clients can make the gRPC server keep
 	health   *server.Health
 	hup      <-chan os.Signal
-	manager  *sdnotify.Notifier // nil: no service manager waits for the daemon's state
-	again    atomic.Bool        // a reload is running of which manager was notified
-	opened   []func()           // close the parts of the store, for closeStore
-	store    func() bool        // reports whether the store answers; nil: it always does
+	manager  *sdnotify.Notifier // nil if there is no service manager to notify
+	again    atomic.Bool        // set during a reload of which the service manager was notified
+	opened   []func()           // functions that close the parts of the store, for closeStore
+	store    func() bool        // reports whether the store answers; nil if it always does
 	service  *service.Service
 	loader   *service.Loader
-	tls      *tls.Config // of the gRPC listener; nil: none
+	tls      *tls.Config // of the gRPC listener; nil without TLS
 	plane    atomic.Pointer[xds.Client]
 
 	draining atomic.Bool
 
-	tracing        *telemetry.Tracing // nil: off
-	traceListeners *server.Tracing    // the same, for the listeners
-	page           *promexport.Page   // of pull metrics; nil: none
+	tracing        *telemetry.Tracing // nil without tracing
+	traceListeners *server.Tracing    // tracing in the form that the listeners take
+	page           *promexport.Page   // page of the pull metrics; nil without
 }
 
-// drain stops taking work in the order that balancers need: unhealthy first, then a pause for the balancers to notice,
-// then GOAWAY and a bounded wait for calls in flight.
+// drain stops the daemon's work in the order that load balancers need: it reports unhealthy, pauses until balancers
+// have noticed, closes the listeners with GOAWAY, and waits for calls in flight for a bounded time.
 func (d *daemon) drain(l *listeners) {
 	start := time.Now()
 	d.manager.Stopping()
@@ -213,7 +215,7 @@ func (d *daemon) drain(l *listeners) {
 
 func (d *daemon) makeService() {
 	c := d.config
-	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // its tag allows only valid modes
+	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // the setting's tag allows only valid modes
 	o := service.Options{
 		Settings: c.Answer.Service, Caps: c.Listen.Caps, Stats: d.stats, Log: d.log,
 		Observe: c.Listen.Observe, DenyUnknown: c.Answer.UnknownDomain == "deny", OnStoreFailure: mode,

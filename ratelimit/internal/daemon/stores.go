@@ -17,7 +17,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// openStore opens the store, which closeStore closes, also after an error.
+// openStore opens the configured store. Call closeStore afterwards, even if openStore returns an error.
 func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	if d.config.Counting.Backend == config.BackendMemory {
 		evicted := d.stats.Counter("ratelimit.memory.evicted")
@@ -31,14 +31,14 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	return d.openKVStores(ctx)
 }
 
-// closeStore closes what openStore has opened, the last part first.
+// closeStore closes everything that openStore has opened, in the opposite order.
 func (d *daemon) closeStore() {
 	for _, end := range slices.Backward(d.opened) {
 		end()
 	}
 }
 
-// openMemcache looks up the nodes if their names come from DNS. It does not connect to any.
+// openMemcache opens the memcached store. It looks up the nodes if their names come from DNS, but connects to none yet.
 func (d *daemon) openMemcache(ctx context.Context) (_ counter.Store, err error) {
 	o := d.config.MemcacheOptions()
 	o.Log, o.Resolver = d.log, d.resolver
@@ -56,8 +56,8 @@ func (d *daemon) openMemcache(ctx context.Context) (_ counter.Store, err error) 
 	return m, nil
 }
 
-// memcacheStats adds the store's metrics to the statistics: the first ones under the names of the replaced service,
-// which dashboards use.
+// memcacheStats adds the store's metrics to the statistics. The first have the names that envoyproxy/ratelimit gives
+// them, for which dashboards exist.
 func (d *daemon) memcacheStats(m *memcached.Store) {
 	st := m.Stats()
 	for name, codes := range map[string]map[string]func() uint64{
@@ -90,7 +90,7 @@ func (d *daemon) memcacheStats(m *memcached.Store) {
 	}
 }
 
-// openKVStores connects to the store for limits per second, if there is one, and then to the main store.
+// openKVStores connects to the key-value store for limits per second, if there is one, and then to the main store.
 func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) {
 	c := d.config
 	var config func(host string) *tls.Config
@@ -123,8 +123,8 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 	return main, nil
 }
 
-// openKV connects to one store, in the background where the start does not require the store. setting is the setting
-// that has its address.
+// openKV connects to one key-value store; in the background, unless KVSTORE_STARTUP_REQUIRED is true. setting is the
+// name of the setting that has its address, for error messages.
 func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	config func(host string) *tls.Config) (redis.Store, error) {
 	o := d.config.KVStoreOptions(k)
@@ -144,7 +144,8 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	return kv, nil
 }
 
-// observeSkew keeps the difference to the clock of a store's server in a gauge, from the first reading on.
+// observeSkew records the difference between this host's clock and a server's in a gauge, which the first call for the
+// server adds.
 func (d *daemon) observeSkew(server string, offset time.Duration) {
 	at, known := d.skews.LoadOrStore(server, new(atomic.Int64))
 	ms := at.(*atomic.Int64)
@@ -154,7 +155,8 @@ func (d *daemon) observeSkew(server string, offset time.Duration) {
 	}
 }
 
-// poolStats adds a store's connections to the statistics, under the replaced service's names.
+// poolStats adds metrics of a store's connections to the statistics, under the names that envoyproxy/ratelimit gives
+// them.
 func (d *daemon) poolStats(pool string, kv redis.Store) {
 	pool = "ratelimit." + pool
 	d.stats.GaugeFunc(pool+".cx_active", kv.ActiveConns)

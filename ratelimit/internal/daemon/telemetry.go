@@ -23,7 +23,8 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// flushStats starts the flush loop. stop flushes once more and waits for that, for a bounded time.
+// flushStats starts passing the statistics to the configured sink. stop makes it flush once more and waits for that,
+// for a bounded time.
 func (d *daemon) flushStats(stdout io.Writer) (stop func()) {
 	c := d.config.Stats
 	return running(context.Background(), func(ctx context.Context) {
@@ -52,7 +53,8 @@ func (d *daemon) statsd() string {
 	return net.JoinHostPort(d.config.Stats.Host, strconv.Itoa(d.config.Stats.Port))
 }
 
-// statsLog returns the log for a statsd that does not answer: none, if no setting names a statsd.
+// statsLog returns the log for messages about statsd. It is a log that discards everything if no setting names a
+// statsd: there may be none.
 func (d *daemon) statsLog() *slog.Logger {
 	if d.config.Stats.Assumed() {
 		return slog.New(slog.DiscardHandler)
@@ -60,8 +62,8 @@ func (d *daemon) statsLog() *slog.Logger {
 	return d.log
 }
 
-// makePage makes the page of pull metrics, if it is configured. The page reads the counters themselves, so it and
-// another sink each get everything.
+// makePage makes the page of the pull metrics, if it is configured. The page reads the counters themselves, so another
+// sink misses nothing.
 func (d *daemon) makePage() {
 	c := d.config.Stats
 	if c.Pull && !c.Disable {
@@ -74,11 +76,11 @@ func (d *daemon) makePage() {
 	}
 }
 
-// tracingPatience is how long sending the last spans may take at the end of the process.
+// tracingPatience bounds the time for sending the last spans when the process ends.
 const tracingPatience = 5 * time.Second
 
-// startTracing sets tracing up if it is configured; stop sends the remaining spans. Without tracing both tracing fields
-// of the daemon stay nil, and requests do no work for it.
+// startTracing sets up tracing if it is configured; stop sends the spans that are left. Without tracing, d.tracing and
+// d.traceListeners stay nil, and requests do no work for it.
 func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	c := d.config.Tracing
 	if !c.Enabled {
@@ -94,7 +96,7 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	if c.ServiceNamespace != "" {
 		o.Resource = append(o.Resource, attribute.String("service.namespace", c.ServiceNamespace))
 	}
-	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // the headers came from a file
+	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // the headers were read from a file
 		if o.Headers, err = telemetry.ParseHeaders(c.Headers); err != nil {
 			return nil, err
 		}
@@ -115,8 +117,9 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// traceStore has the store's part of each decision recorded, under the replaced service's names. The in-process store
-// takes less time than a span would.
+// traceStore returns store with a span recorded for its part of each decision, under the names that
+// envoyproxy/ratelimit gives these spans. The in-process store gets no spans, since it takes less time than recording
+// one.
 func (d *daemon) traceStore(store counter.Store) counter.Store {
 	if d.tracing == nil {
 		return store
@@ -134,7 +137,8 @@ func (d *daemon) traceStore(store counter.Store) counter.Store {
 	return store
 }
 
-// pipelineLengths returns the number of a request's hits for each store that takes them.
+// pipelineLengths returns span attributes with the number of hits that go to the main store and to the store for limits
+// per second.
 func (d *daemon) pipelineLengths(hits []counter.Hit) []attribute.KeyValue {
 	perSecond := 0
 	for i := range hits {

@@ -11,10 +11,13 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Overall joins the statuses of a request into one code: over when a descriptor outside of quota mode is over, or when
-// all descriptors in quota mode are. rules[i] is the rule of statuses[i], nil where none applies. Under globalQuota
-// every descriptor but an unlimited one is in quota mode, so that an unmatched descriptor counts as an alternative that
-// has quota left.
+// Overall makes one code of the statuses of a request's descriptors. A descriptor that is over its limit makes the
+// request OVER_LIMIT, unless it is in quota mode. Descriptors in quota mode are alternatives: they do so only if all of
+// them are over.
+//
+// rules[i] is the rule of statuses[i], or nil if no rule applies. globalQuota is QUOTA_MODE, by which every descriptor
+// is in quota mode except those with an unlimited rule. Descriptors without a rule are then alternatives that have
+// quota left.
 func Overall(statuses []rls.Status, rules []*limits.Rule, globalQuota bool) rls.Code {
 	quotas, quotasOver := 0, 0
 	for i := range statuses {
@@ -42,7 +45,7 @@ func inQuotaMode(rule *limits.Rule, globalQuota bool) bool {
 	return !rule.Unlimited && (globalQuota || rule.Quota)
 }
 
-// HeaderNames are the names of the three headers.
+// HeaderNames are the names of the three response headers that describe a limit.
 type HeaderNames struct {
 	// Header with the limit.
 	Limit string `env:"LIMIT_LIMIT_HEADER" envDefault:"RateLimit-Limit"`
@@ -52,8 +55,9 @@ type HeaderNames struct {
 	Reset string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
 }
 
-// Headers appends the three headers that describe the tightest limit: the last descriptor that is over its limit and
-// not in quota mode, otherwise the first with the least remaining. It appends none where no descriptor has a limit.
+// Headers appends the three headers that describe the tightest limit: of the last descriptor that is over its limit and
+// not in quota mode or, if there is none, of the first with the least remaining. If no descriptor has a limit, Headers
+// appends nothing.
 func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules []*limits.Rule,
 	globalQuota bool) []rls.Header {
 	var chosen *rls.Status
@@ -76,12 +80,12 @@ func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules [
 		rls.Header{Key: names.Reset, Value: strconv.FormatInt(chosen.Reset, 10)})
 }
 
-// RetryAfter returns how many seconds a request that is over its limit should wait: the longest reset of the
-// descriptors that refuse it, or the shortest where only descriptors in quota mode do. ok is false where that is not
-// known.
+// RetryAfter returns how many seconds a client whose request is over its limit should wait: the longest reset of the
+// descriptors that refuse the request or, if only descriptors in quota mode refuse it, the shortest reset. If that time
+// is not known, ok is false.
 //
-// unanswered[i] reports that a failure mode made the answer to descriptor i, which says nothing about the counter.
-// unanswered may be shorter than statuses.
+// unanswered[i] reports that the store gave no answer for descriptor i, so that the configured failure mode decided it
+// and its reset says nothing about the counter. unanswered may be shorter than statuses.
 func RetryAfter(statuses []rls.Status, rules []*limits.Rule, unanswered []bool,
 	globalQuota bool) (seconds int64, ok bool) {
 	var longest, shortest int64
@@ -108,24 +112,26 @@ func RetryAfter(statuses []rls.Status, rules []*limits.Rule, unanswered []bool,
 	return shortest, shortest > 0
 }
 
-// Verdict is the verdict of one limit of a list on a descriptor.
+// Verdict is what one limit of a rule's list (rate_limits) decides about a descriptor.
 type Verdict struct {
 	Status rls.Status
 	Delta  Delta
-	// Over reports that the limit is exceeded, in shadow mode or not.
+	// Over reports that the limit is exceeded, whether or not it is in shadow mode. Shadow reports that it is in shadow
+	// mode.
 	Over, Shadow bool
 }
 
-// JudgeLimit is Judge for one limit of a list.
+// JudgeLimit is Judge for one limit of a rule's list. It returns the status and the Delta as a Verdict.
 func JudgeLimit(o Outcome, globalShadow bool) (v Verdict) {
 	v.Over, v.Shadow = o.Over(), o.Rule.Shadow
 	v.Delta = Judge(o, globalShadow, &v.Status)
 	return v
 }
 
-// TighterThan reports whether v, which comes after w in their list, decides the descriptor instead of w. Limits that
-// are over and not in shadow mode come first, then other limits not in shadow mode, then limits in shadow mode that are
-// over. Among several that are over the longest reset decides; among others the least remaining, and then the longest
+// TighterThan reports whether v decides the descriptor instead of w, which is the verdict of an earlier limit in the
+// same list. The first that applies decides: a limit that is over and not in shadow mode, another limit not in shadow
+// mode, a limit in shadow mode that is over, another limit in shadow mode. Among limits that are over, the one with the
+// longest reset decides; among limits that are not over, the one with the least remaining and, if equal, the longest
 // reset.
 func (v *Verdict) TighterThan(w *Verdict) bool {
 	if v.Shadow != w.Shadow {
@@ -140,24 +146,25 @@ func (v *Verdict) TighterThan(w *Verdict) bool {
 	return v.Status.Reset > w.Status.Reset
 }
 
-// Refuses reports whether the limit makes the descriptor's code OVER_LIMIT, whatever the other limits say.
+// Refuses reports whether the limit makes the descriptor's code OVER_LIMIT, regardless of the other limits of the list.
 func (v *Verdict) Refuses() bool { return v.Over && !v.Shadow }
 
-// MaxMembers is how many limits of one request, from the first on, the draft headers describe.
+// MaxMembers is how many limits of one request the draft headers describe at most; further limits are left out.
 const MaxMembers = 16
 
-// Member is one limit of a request in the draft headers.
+// Member is one limit of a request, as the draft headers (DraftHeaders) describe it.
 type Member struct {
 	Rule *limits.Rule
 	// Window is the length of the limit's window in seconds.
 	Window int64
-	// Remaining is the limit's limit_remaining, and Until the seconds until one more hit than that would pass.
+	// Remaining is how many more hits the limit admits now (limit_remaining). Until is how many seconds it takes until
+	// the limit admits one hit more than Remaining.
 	Remaining uint32
 	Until     int64
 }
 
-// DraftHeaders appends the RateLimit-Policy and RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11, with one
-// item per member in the given order; nothing without members.
+// DraftHeaders appends the RateLimit-Policy and RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11. Each field
+// has one item for each member, in the order of members. If there are no members, DraftHeaders appends nothing.
 //
 // Both fields are structured: lists of strings with parameters (RFC 9651, sections 3.1 and 3.3.3).
 func DraftHeaders(dst []rls.Header, members []Member) []rls.Header {
@@ -174,7 +181,7 @@ func DraftHeaders(dst []rls.Header, members []Member) []rls.Header {
 		}
 		from := len(policy)
 		policy = appendMemberName(policy, m.Rule, names[:i])
-		names[i] = policy[from:len(policy):len(policy)] // keeps pointing to the old array when policy grows
+		names[i] = policy[from:len(policy):len(policy)] // stays valid when policy grows: names[i] keeps the old array
 		policy = append(policy, ";q="...)
 		policy = strconv.AppendUint(policy, uint64(m.Rule.PerUnit), 10)
 		if m.Window <= maxInteger {
@@ -194,11 +201,12 @@ func DraftHeaders(dst []rls.Header, members []Member) []rls.Header {
 		rls.Header{Key: "RateLimit", Value: string(limit)})
 }
 
-// maxInteger is the largest Integer of RFC 9651.
+// maxInteger is the largest number that an Integer of RFC 9651 can hold.
 const maxInteger = 999_999_999_999_999
 
-// appendMemberName appends the quoted name of a limit: the limit's own name if that is printable ASCII, otherwise
-// <limit>-per-<unit>. A name that an earlier member has gets #2, #3, … at its end.
+// appendMemberName appends the quoted name of a limit in the draft headers: the name of the rule if it is printable
+// ASCII, otherwise <limit>-per-<unit>. taken has the names of the earlier members; a name that is already taken gets
+// #2, #3, … at its end.
 func appendMemberName(dst []byte, rule *limits.Rule, taken [][]byte) []byte {
 	from := len(dst)
 	dst = append(dst, '"')
@@ -228,5 +236,5 @@ func appendMemberName(dst []byte, rule *limits.Rule, taken [][]byte) []byte {
 	}
 }
 
-// unprintable reports whether a String of RFC 9651 cannot hold c.
+// unprintable reports whether c is not allowed in a String of RFC 9651.
 func unprintable(c rune) bool { return c < ' ' || c > '~' }

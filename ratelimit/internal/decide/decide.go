@@ -1,4 +1,4 @@
-// Package decide turns limits and totals into verdicts, headers and changes of statistics.
+// Package decide turns limits and the totals of their counters into verdicts, headers and changes of statistics.
 //
 // It is pure: no clock, no I/O, no state. The request and the store's totals are its input; the response and the
 // changes of statistics are its output.
@@ -13,27 +13,27 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Outcome is the outcome of one descriptor's hits.
+// Outcome is what became of one descriptor's hits at one limit: the input from which Judge makes a verdict.
 type Outcome struct {
-	// Rule is the limit in force; never nil, never unlimited.
+	// Rule is the rule with the limit in force. It is never nil, and never a rule without a limit (unlimited).
 	Rule *limits.Rule
-	// Hits were requested; Refund reports that they were given back instead.
+	// Hits is how many hits the descriptor requests. Refund reports that they are given back to the counter instead.
 	Hits   uint64
 	Refund bool
-	// After is the counter after the hits or, where they were refused and not counted, the counter that they would have
-	// made. It is not used with Known.
+	// After is the counter's total after the hits; where the hits were refused and therefore not counted, it is the
+	// total that they would have made. After is not used when Known is set.
 	After uint64
-	// Known reports that the over-limit cache answered: over, and nothing was counted.
+	// Known reports that the over-limit cache gave the answer: the counter is over its limit, and nothing was counted.
 	Known bool
-	// Spared reports that the hits were not written because another descriptor is over.
+	// Spared reports that these hits were not counted because another descriptor of the request is over its limit.
 	Spared bool
-	// Reset is the time in seconds until a fixed window ends; for the other algorithms, until the counter is empty or,
-	// when it is over, until the hits would pass.
+	// Reset is in seconds. For a fixed window it is the time until the window ends. For a sliding window or a token
+	// bucket it is the time until the counter is empty or, when the limit is exceeded, until the same hits would pass.
 	Reset int64
 }
 
-// Capacity returns the most that the counter of a rule may be without being over: the limit, or the size of a token
-// bucket.
+// Capacity returns the highest total at which a counter of rule r is not over its limit: the limit itself or, for a
+// token bucket, the bucket's size.
 func Capacity(r *limits.Rule) uint64 {
 	if r.Algorithm == counter.TokenBucket && r.PerUnit > 0 {
 		return uint64(r.Burst)
@@ -41,14 +41,16 @@ func Capacity(r *limits.Rule) uint64 {
 	return uint64(r.PerUnit)
 }
 
-// Over reports whether the hits go over the limit, in shadow mode or not.
+// Over reports whether the hits exceed the limit. Shadow mode makes no difference.
 func (o *Outcome) Over() bool { return o.Known || o.After > Capacity(o.Rule) }
 
-// Delta is what one descriptor adds to the statistics of its rule: docs/statistics.md#what-a-hit-counts-as.
+// Delta is how much one descriptor adds to each statistic of its rule, as documented in
+// docs/statistics.md#what-a-hit-counts-as.
 type Delta struct{ Total, Over, Near, Within, Shadow, OverCached uint64 }
 
-// Judge decides one limited descriptor, which is over when the total with its hits is above the limit. globalShadow is
-// SHADOW_MODE: it does not change the descriptor's code (Overall changes the answer) but counts as a shadow hit.
+// Judge decides one limited descriptor and fills in its status st. The descriptor is over its limit when the total with
+// its hits exceeds the limit. globalShadow is SHADOW_MODE, under which the hits over the limit are also counted as
+// shadow hits; the descriptor's code stays OVER_LIMIT, since only the code of the whole answer becomes OK.
 func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
 	limit := Capacity(o.Rule)
 	*st = limited(o.Rule, o.Reset)
@@ -87,7 +89,7 @@ func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
 	return d
 }
 
-// AddTo counts d.
+// AddTo adds d to the statistics of a rule.
 func (d *Delta) AddTo(r *stats.Rule) {
 	r.TotalHits.Add(d.Total)
 	r.WithinLimit.Add(d.Within)
@@ -100,18 +102,19 @@ func (d *Delta) AddTo(r *stats.Rule) {
 	r.OverLimitWithLocalCache.Add(d.OverCached)
 }
 
-// AddToLimit counts d for one limit of a list.
+// AddToLimit adds d to the statistics of one limit, for a rule that has a list of limits (rate_limits).
 func (d *Delta) AddToLimit(r *stats.Rule) {
 	r.NearLimit.Add(d.Near)
 	r.OverLimit.Add(d.Over)
 	r.ShadowMode.Add(d.Shadow)
 }
 
-// Unlimited returns the status of a descriptor whose rule is unlimited.
+// Unlimited returns the status of a descriptor whose rule sets no limit (unlimited).
 func Unlimited() rls.Status { return rls.Status{Code: rls.OK, Remaining: math.MaxUint32} }
 
-// Failed decides a limited descriptor when the store gave no answer: the limit and its reset, nothing remaining, OK or
-// OVER_LIMIT by mode. A shadow rule never blocks; any other limit of 0 always does, since that needs no store.
+// Failed decides a limited descriptor for which the store gave no answer, and fills in its status st: the limit and its
+// reset, nothing remaining, and OK or OVER_LIMIT, as the configured failure mode prescribes. A rule in shadow mode
+// never refuses; any other rule with a limit of 0 always does, since that decision needs no count.
 func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Status) Delta {
 	*st = limited(o.Rule, o.Reset)
 	st.Code = rls.OK
@@ -131,7 +134,8 @@ func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Statu
 	return d
 }
 
-// maxReset is how many seconds a protobuf Duration can hold, 10,000 years; JSON has no form for more.
+// maxReset is the longest time, in seconds, that a protobuf Duration may have: about 10,000 years. A longer one could
+// not be written as JSON.
 const maxReset = 315_576_000_000
 
 func limited(rule *limits.Rule, reset int64) rls.Status {

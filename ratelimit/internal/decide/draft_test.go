@@ -11,6 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/sfvtest"
+	"gatehouse/shared/must"
 )
 
 func TestDraftHeaders(t *testing.T) {
@@ -79,13 +80,9 @@ func FuzzDraftHeaders(f *testing.F) {
 		}
 		headers := DraftHeaders(nil, members)
 		policy, err := sfvtest.ParseList(headers[0].Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		limit, err := sfvtest.ParseList(headers[1].Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if len(policy) != min(len(members), MaxMembers) || len(limit) != len(policy) {
 			t.Fatalf("%d and %d members of %d", len(policy), len(limit), len(members))
 		}

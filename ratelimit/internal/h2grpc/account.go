@@ -8,27 +8,28 @@ import (
 )
 
 const (
-	// maxHeld bounds what the streams of one connection hold, in bytes.
+	// maxHeld bounds the memory that the streams of one connection make the server keep, in bytes.
 	maxHeld = 8 << 20
-	// leastMemory and mostMemory bound Options.Memory.
+	// leastMemory and mostMemory bound Options.Memory, in bytes.
 	leastMemory = 16 << 20
 	mostMemory  = 256 << 20
-	// announced is how much of a message has to arrive before memory for the whole message is allocated.
+	// announced is how many bytes of a message must have arrived before memory for its whole announced length is
+	// allocated.
 	announced = 64 << 10
 )
 
-// account is the memory that peers make the server keep: messages and header blocks that are not complete, long
-// messages of calls that wait for the store, and answers that wait for a window. Allocated memory counts, not only the
-// part in use.
+// account counts the bytes that clients make the server keep, on all connections: messages and header blocks that have
+// not arrived completely, long messages of calls that wait for the store, and answers that wait for flow control. It
+// counts the memory allocated, not only the part in use.
 type account struct {
 	limit int64
 	used  atomic.Int64
-	mu    sync.Mutex // held while relieve makes room
+	mu    sync.Mutex // held while Server.relieve makes room
 }
 
 func (a *account) over() bool { return a.used.Load() > a.limit }
 
-// hold accounts for the memory that a stream holds now. The lock is held.
+// hold updates the account with the memory that a stream holds now. o.mu is held.
 func (o *sendQueue) hold(s *stream) {
 	n := cap(s.body) + cap(s.pending)
 	o.count(n - s.held)
@@ -40,13 +41,14 @@ func (o *sendQueue) count(n int) {
 	o.account.used.Add(int64(n))
 }
 
-// holdBlock replaces the unfinished header block. The lock is held.
+// holdBlock replaces the incomplete header block, and updates the account. o.mu is held.
 func (o *sendQueue) holdBlock(b []byte) {
 	o.count(cap(b) - cap(o.block))
 	o.block = b
 }
 
-// keepBlock appends to the incomplete header block and returns its length, or 0 when the connection is ending.
+// keepBlock appends b to the incomplete header block. It returns the length of the block so far, or 0 if the connection
+// is ending.
 func (o *sendQueue) keepBlock(b []byte) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,7 +62,7 @@ func (o *sendQueue) keepBlock(b []byte) int {
 	return len(o.block)
 }
 
-// takeBlock returns the header block, which is now complete.
+// takeBlock returns the header block, which is complete now, and no longer holds it.
 func (o *sendQueue) takeBlock() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,8 +71,8 @@ func (o *sendQueue) takeBlock() []byte {
 	return b
 }
 
-// keepBody keeps a part of a stream's message. It returns the message so far, and false where the connection holds too
-// much.
+// keepBody appends b to the message of a stream, which has not arrived completely. It returns the message so far, and
+// false if the connection now holds more than maxHeld.
 func (o *sendQueue) keepBody(s *stream, b []byte) ([]byte, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,7 +90,8 @@ func (o *sendQueue) keepBody(s *stream, b []byte) ([]byte, bool) {
 	return s.body, o.held.Load() <= maxHeld
 }
 
-// takeBody returns the body of a stream whose request is complete; false if the stream has ended.
+// takeBody returns the message of a stream whose request is complete, and no longer holds it. It returns false if the
+// stream has ended.
 func (o *sendQueue) takeBody(s *stream) ([]byte, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,14 +11,16 @@ import (
 // answer is the answer to one call: a message, or a refusal.
 type answer struct {
 	stream *stream
-	// from and to are the bounds of the message in the bundle's text.
+	// from and to are where the message begins and ends in bundle.text. They are not used with a refusal.
 	from, to int
 	refusal  *refusal
-	// early: the client has not ended its request, and gets RST_STREAM so that it stops.
+	// early means that the client has not sent its whole request, and gets RST_STREAM after the answer, so that it
+	// stops sending.
 	early bool
 }
 
-// bundle is the answers to the calls of one read, or of one batch of the store. It is reused.
+// bundle collects answers that are sent together: those to the calls of one read, or of one batch of the store. It is
+// reused.
 type bundle struct {
 	answers []answer
 	text    []byte
@@ -34,7 +36,8 @@ func (b *bundle) reset() {
 	}
 }
 
-// answer appends all answers of a bundle. finished is how many of the answers are to calls that a store has finished.
+// answer appends the frames of all answers of a bundle to the queue. finished is how many of the answers are to calls
+// that were in the store.
 func (o *sendQueue) answer(b *bundle, finished int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -47,7 +50,7 @@ func (o *sendQueue) answer(b *bundle, finished int) {
 	o.grab()
 	for i := range b.answers {
 		a := &b.answers[i]
-		if a.stream.inStore = false; a.stream.gone { // reset meanwhile
+		if a.stream.inStore = false; a.stream.gone { // the client has reset the stream meanwhile
 			o.remove(a.stream)
 			continue
 		}
@@ -59,7 +62,8 @@ func (o *sendQueue) answer(b *bundle, finished int) {
 	}
 }
 
-// reply appends an answer with a message, or as much of it as the windows allow. The lock is held.
+// reply appends the frames of an answer that has a message. If flow control does not allow all of the message, the rest
+// waits in the stream's pending. o.mu is held.
 func (o *sendQueue) reply(a *answer, message []byte) {
 	s := a.stream
 	s.early = a.early
@@ -80,7 +84,7 @@ func (o *sendQueue) reply(a *answer, message []byte) {
 	o.finish(s)
 }
 
-// begin appends the headers of an answer that has a message. The lock is held.
+// begin appends the HEADERS frame that comes before the message of an answer. o.mu is held.
 func (o *sendQueue) begin(s *stream) {
 	at := len(o.buf)
 	o.buf = appendFrameHeader(o.buf, 0, http2.FrameHeaders, http2.FlagHeadersEndHeaders, s.id)
@@ -88,7 +92,8 @@ func (o *sendQueue) begin(s *stream) {
 	o.setLength(at)
 }
 
-// finish appends the trailers of an answer whose message has been appended. The lock is held.
+// finish appends the HEADERS frame with the trailers, after the message of an answer, and ends the stream. o.mu is
+// held.
 func (o *sendQueue) finish(s *stream) {
 	at := len(o.buf)
 	o.buf = appendFrameHeader(o.buf, 0, http2.FrameHeaders, lastHeaders, s.id)
@@ -100,7 +105,7 @@ func (o *sendQueue) finish(s *stream) {
 	o.forget(s)
 }
 
-// refuse appends an answer without a message. The lock is held.
+// refuse appends the frames of an answer that has no message, and ends the stream. o.mu is held.
 func (o *sendQueue) refuse(a *answer) {
 	o.sent = true
 	at := len(o.buf)
@@ -113,7 +118,8 @@ func (o *sendQueue) refuse(a *answer) {
 	o.forget(a.stream)
 }
 
-// flush sends the appended frames as far as possible without waiting.
+// flush sends the frames in the queue, as far as that is possible without waiting. If some are left, it has a goroutine
+// send them.
 func (o *sendQueue) flush() {
 	o.mu.Lock()
 	if o.writing || len(o.buf) == 0 && o.wire.left() == 0 {
@@ -121,7 +127,7 @@ func (o *sendQueue) flush() {
 		return
 	}
 	o.writing = true
-	if len(o.buf) == 0 { // TLS has answered the peer on its own
+	if len(o.buf) == 0 { // the TLS layer has written something on its own, such as an answer to a change of keys
 		o.mu.Unlock()
 		go o.drain()
 		return
@@ -134,7 +140,7 @@ func (o *sendQueue) flush() {
 		recycle(b)
 		if err != nil {
 			o.broken(err)
-			return // writing stays true: nothing more is sent
+			return // o.writing stays true, so that nothing more is sent
 		}
 		if !sent {
 			go o.drain()
@@ -145,7 +151,8 @@ func (o *sendQueue) flush() {
 	o.sentAll()
 }
 
-// drain sends the remaining frames, however long the peer takes for them, until the send queue is empty.
+// drain sends the remaining frames until the queue is empty. It waits for the client, for at most o.patience for each
+// write.
 func (o *sendQueue) drain() {
 	for {
 		o.mu.Lock()
@@ -174,7 +181,7 @@ func (o *sendQueue) drain() {
 	}
 }
 
-// sentAll ends a flush. It is called with the lock held, and releases the lock.
+// sentAll ends a flush after which nothing is left to send. It is called with o.mu held, and unlocks it.
 func (o *sendQueue) sentAll() {
 	o.writing = false
 	if o.buf != nil {
@@ -189,7 +196,7 @@ func (o *sendQueue) sentAll() {
 	}
 }
 
-// queue adds a stream to those that wait for a window, and sends what the windows allow. The lock is held.
+// queue adds a stream to those that wait for flow control, and sends as much as is allowed now. o.mu is held.
 func (o *sendQueue) queue(s *stream) {
 	if !s.queued {
 		s.queued, s.stalled = true, time.Now()
@@ -198,7 +205,7 @@ func (o *sendQueue) queue(s *stream) {
 	o.pump()
 }
 
-// pump appends as much of the blocked answers as the windows allow now. The lock is held.
+// pump appends as much of the waiting answers as flow control allows now. o.mu is held.
 func (o *sendQueue) pump() {
 	if o.closed || len(o.blocked) == 0 {
 		return
@@ -206,7 +213,7 @@ func (o *sendQueue) pump() {
 	o.keepBlocked(o.pumpOne)
 }
 
-// pumpOne reports whether the stream still has to wait.
+// pumpOne is pump for the answer of one stream. It reports whether a part of the answer still has to wait.
 func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
 	for len(s.pending) > 0 {
 		n := min(o.window, o.initial+s.credit, int64(o.frameSize), int64(len(s.pending)))
@@ -222,7 +229,7 @@ func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
 	}
 	s.pending = nil
 	o.hold(s)
-	if s.watch == nil { // a watch is queued again by its next state
+	if s.watch == nil { // a health watch stays open: its next message queues it again
 		o.grab()
 		o.finish(s)
 	}

@@ -11,29 +11,30 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// Call is one call of ShouldRateLimit on its way. It owns its request's bytes until it is finished.
+// Call is one call of ShouldRateLimit from the arrival of its message to its answer. It owns the bytes of its request
+// until then.
 type Call struct {
 	service.Call
 	conn   *conn
 	stream *stream
 	body   []byte
-	// deadline is when the caller gives up; zero: never.
+	// deadline is when the client gives up; zero: never.
 	deadline time.Time
-	kept     int  // accounted bytes of body, where it is long
-	begun    bool // begin has decided all that needs no store
+	kept     int  // cap(body) as counted in the server's account, if body is long; otherwise 0
+	begun    bool // Server.begin was called, and the store still has to be
 	started  counter.Pending
-	ctx      context.Context // of the span; the server's without tracing
+	ctx      context.Context // has the call's span; without tracing, it is the server's
 	end      func(*refusal)  // ends the span
 }
 
 var callPool = sync.Pool{New: func() any { return new(Call) }}
 
-// costly is the estimated time above which a call gets a goroutine of its own, so that its neighbours on the connection
-// do not wait for it.
+// costly is how long deciding a call may take by estimate before the call gets a goroutine of its own, so that other
+// calls on the connection do not wait for it.
 const costly = 200 * time.Microsecond
 
-// decide begins a call whose message has arrived. The answer goes into the connection's bundle: now or, where a store
-// is called, when the store has answered.
+// decide decides a call whose message has arrived, and appends the answer to the bundle of this read. A call that needs
+// the store, or that is costly, is only appended to the list of such calls in c.in.work.
 func (c *conn) decide(s *stream, message []byte) {
 	x := callPool.Get().(*Call)
 	x.conn, x.stream = c, s
@@ -41,7 +42,7 @@ func (c *conn) decide(s *stream, message []byte) {
 	if len(message) <= bufferBytes {
 		x.body = append(x.body[:0], message...)
 	} else {
-		x.body, x.kept = message, cap(message) // memory of the stream, or made by decompressing
+		x.body, x.kept = message, cap(message) // not copied: memory of the stream, or made by decompressing
 		if c.server.account.used.Add(int64(x.kept)); !c.server.relieve() {
 			c.server.refused(reasonBuffered)
 			c.in.work.bundle.finish(x, s.refusal(codes.ResourceExhausted, "too many long messages"))
@@ -70,7 +71,8 @@ func (c *conn) decide(s *stream, message []byte) {
 	}
 }
 
-// begin decides all that needs no store. asks reports whether a store has to be called.
+// begin begins a call's decision (Service.Begin). asks reports whether the store has to be called; otherwise the call
+// is decided, or refused by ended.
 func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
 	defer s.recovered(x, &ended)
 	asks, err := s.o.Service.Begin(x.ctx, &x.Call, now)
@@ -82,8 +84,8 @@ func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
 	return false, s.refusalOf(x, err)
 }
 
-// startAll passes the calls of one read to the store together. A store that can complete calls later does so on the
-// goroutine that reads its answers; otherwise a goroutine waits for each call.
+// startAll passes the calls of one read to the store, together where possible. A store that can complete calls later
+// does so on the goroutine that reads its replies. For any other store, a goroutine waits for each call.
 func (s *Server) startAll(c *conn, calls []*Call) {
 	n := c.out.handOver(calls, s.o.MaxStreams)
 	for _, x := range calls[n:] {
@@ -116,8 +118,8 @@ func (s *Server) startAll(c *conn, calls []*Call) {
 	}
 }
 
-// handOver registers the streams of calls that go to a store. It accepts the first calls within the limit of streams,
-// refuses the others, and returns how many it accepted.
+// handOver registers the streams of calls that are about to be passed to a store. If that would exceed limit, it
+// refuses the rest of the calls. It returns how many calls it has accepted, from the first on.
 func (o *sendQueue) handOver(calls []*Call, limit int) (accepted int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -136,7 +138,8 @@ func (o *sendQueue) handOver(calls []*Call, limit int) (accepted int) {
 	return len(calls)
 }
 
-// asyncOf returns the store that takes a call and completes it later; nil if a goroutine has to wait for the store.
+// asyncOf returns the store that will take the call and complete it later, or nil if a goroutine has to wait for the
+// store. It also fills in x.started for the store.
 func (s *Server) asyncOf(x *Call, now time.Time) counter.Async {
 	store, request := s.o.Service.Pending(&x.Call)
 	async, ok := store.(counter.AsyncStore)
@@ -148,7 +151,8 @@ func (s *Server) asyncOf(x *Call, now time.Time) counter.Async {
 	return async.Async(request)
 }
 
-// Complete implements counter.Owner. The answers to the calls of one connection are sent together.
+// Complete implements counter.Owner: it answers calls that a store has finished. The answers on one connection are sent
+// together.
 func (s *Server) Complete(done []*counter.Pending) {
 	b := bundlePool.Get().(*bundle)
 	for i := 0; i < len(done); {
@@ -165,7 +169,7 @@ func (s *Server) Complete(done []*counter.Pending) {
 	bundlePool.Put(b)
 }
 
-// complete completes the decision of a call whose store has answered.
+// complete completes the decision of a call whose store has answered, or has failed with storeErr.
 func (s *Server) complete(x *Call, storeErr error) (ended *refusal) {
 	defer s.recovered(x, &ended)
 	err := s.o.Service.Complete(&x.Call, storeErr, s.o.Service.Now())
@@ -173,7 +177,7 @@ func (s *Server) complete(x *Call, storeErr error) (ended *refusal) {
 	return s.refusalOf(x, err)
 }
 
-// send sends the answers to calls that a store has finished.
+// send sends the answers of a bundle, which are to calls that were in the store, on their connection.
 func (s *Server) send(c *conn, b *bundle) {
 	c.out.answer(b, len(b.answers))
 	b.reset()
@@ -184,7 +188,8 @@ func (s *Server) send(c *conn, b *bundle) {
 	}
 }
 
-// finish appends the answer to a call, or its refusal, and returns the call to its pool.
+// finish appends the answer to a call to the bundle, or its refusal if ended is not nil. It returns the call to the
+// pool.
 func (b *bundle) finish(x *Call, ended *refusal) {
 	if ended == nil {
 		from := len(b.text)
@@ -198,8 +203,8 @@ func (b *bundle) finish(x *Call, ended *refusal) {
 	x.release()
 }
 
-// add appends an answer. Its message is the text from an offset on, where the place of the message's prefix comes
-// first.
+// add appends an answer whose message is in b.text, from index from on. err is the error of encoding the message; if
+// there is one, the answer is a refusal instead. The message begins with room for its prefix (beginMessage).
 func (b *bundle) add(s *stream, from int, err error) {
 	if err == nil {
 		b.text, err = s.seal(b.text, from)
@@ -230,7 +235,7 @@ func (s *Server) refusalOf(x *Call, err error) *refusal {
 	return x.stream.refusal(service.GRPCStatus(err))
 }
 
-// recovered is deferred by what decides a call, and refuses the call after a panic.
+// recovered is deferred by the functions that decide a call. It turns a panic into a refusal of the call.
 func (s *Server) recovered(x *Call, ended **refusal) {
 	if p := recover(); p != nil {
 		s.o.Panicked(p)
@@ -238,13 +243,13 @@ func (s *Server) recovered(x *Call, ended **refusal) {
 	}
 }
 
-// drop returns to its pool a call that is not served.
+// drop returns a call to the pool that was refused because there are too many.
 func (x *Call) drop() {
 	x.end(&refusal{code: codes.Unavailable, message: "too many calls"})
 	x.release()
 }
 
-// release returns x to its pool. Nothing of x may be used afterwards.
+// release returns x to the pool. x must not be used afterwards.
 func (x *Call) release() {
 	if x.kept > 0 {
 		x.conn.server.account.used.Add(-int64(x.kept))

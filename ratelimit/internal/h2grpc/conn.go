@@ -19,13 +19,15 @@ import (
 const (
 	connWindow   = 1 << 20
 	streamWindow = 64 << 10
-	// greeting is how long a client may take for TLS, and then for the preface and its SETTINGS.
+	// greeting is how long a client may take for the TLS handshake, and then again for HTTP/2's preface and its
+	// SETTINGS. It is also how long a header block may take.
 	greeting = 10 * time.Second
-	// lingering is how long a connection ended by GOAWAY is still read, so that the peer receives the reason.
+	// lingering is how long a connection is still read after it was ended by GOAWAY, so that the client receives the
+	// GOAWAY.
 	lingering = time.Second
 )
 
-// conn is one connection. The goroutine of serve reads it; answers go out through its send queue.
+// conn is one connection. The goroutine of serve, called the reader, reads it; its send queue sends the answers.
 type conn struct {
 	server *Server
 	id     uint64
@@ -33,17 +35,17 @@ type conn struct {
 	wire   wire
 	out    *sendQueue
 
-	in     receiving // the reader's
-	limits allowance // the reader's too
-	end    connEnd   // the watch's
+	in     receiving // used only by the reader
+	limits allowance // used only by the reader
+	end    connEnd   // has a lock of its own; used by Server.watch and Shutdown
 
 	started     time.Time
-	age         time.Duration // age at which the connection is to end; 0: never
-	lastRead    atomic.Int64  // Unix nanoseconds
+	age         time.Duration // the age at which the connection is to end; 0: never
+	lastRead    atomic.Int64  // when something was last read, in Unix nanoseconds
 	settingsAck atomic.Bool
 	ids         ids
-	reading     atomic.Bool // the reader is at work, and may hold calls that the send queue does not know
-	drained     atomic.Bool // the ping between the two GOAWAYs was answered
+	reading     atomic.Bool // the reader is processing a read, and may have calls that the send queue does not know yet
+	drained     atomic.Bool // the client has answered the ping between the two GOAWAYs
 	watches     atomic.Int32
 }
 
@@ -60,45 +62,45 @@ func newConn(s *Server, c net.Conn) *conn {
 	return k
 }
 
-// receiving is the receiving side of a connection.
+// receiving is the receiving side of a connection, which belongs to its reader.
 type receiving struct {
-	buf     []byte    // pooled; nil while there is nothing to read
+	buf     []byte    // the read buffer, from a pool; nil while there is nothing to read
 	partial []byte    // the beginning of a frame whose rest has not arrived
-	greeted int       // bytes of the preface that have arrived
-	settled bool      // the first SETTINGS have arrived
-	now     time.Time // now is when this read began; arrived is the same time by the service's clock
+	greeted int       // how many bytes of HTTP/2's preface have arrived
+	settled bool      // the client's first SETTINGS have arrived
+	now     time.Time // now is when this read began; arrived is the same by the service's clock
 	arrived time.Time
 	headers *headerReader
-	block   block   // a header block in several frames
+	block   block   // a header block that arrives in several frames
 	current *stream // the stream whose HEADERS came last; not registered, since its DATA usually comes next
-	open    int     // registered streams, when this read began
-	window  int     // bytes that the client may still send
+	open    int     // how many streams were registered when this read began
+	window  int     // how many bytes the client may still send on the connection
 	ended   endedStreams
-	work    *work // of this read; nil between reads
+	work    *work // the calls and answers of this read; nil between reads
 }
 
-// connEnd is how far the end of a connection has come.
+// connEnd says how far the end of a connection has come.
 type connEnd struct {
 	mu       sync.Mutex
-	pinged   time.Time // when a keepalive ping without an answer was sent
-	draining time.Time // when the first GOAWAY was sent
+	pinged   time.Time // when a keepalive ping was sent that has no answer
+	draining time.Time // when the first GOAWAY was sent; zero: not yet
 	leaving  bool      // the second GOAWAY was sent
-	over     bool      // the connection is being ended
-	why      string    // why the connection has to end, for the GOAWAYs
-	once     sync.Once // guards closing the connection
+	over     bool      // the connection is being closed
+	why      string    // the reason that the GOAWAYs give
+	once     sync.Once // makes close happen only once
 }
 
-// ids has two stream numbers: the highest that the client has opened, and the last that is served. Both are in one
-// word, since the reader sets one and the watch the other.
+// ids has two stream numbers: the highest that the client has opened, and the last that the server will serve. They are
+// in one word, to be compared and changed together: the reader sets the first, and Server.watch the second.
 type ids struct{ word atomic.Uint64 }
 
-// opened is the highest stream that the client has opened.
+// opened returns the highest stream that the client has opened.
 func (i *ids) opened() uint32 { return uint32(i.word.Load()) }
 
-// last is the last stream that is served; maxWindow until stop.
+// last returns the last stream that the server will serve. It is maxWindow, the highest number possible, until stop.
 func (i *ids) last() uint32 { return uint32(i.word.Load() >> 32) }
 
-// open notes a new stream, and reports whether it is served.
+// open records that the client has opened a stream. It reports whether the server will serve it.
 func (i *ids) open(id uint32) bool {
 	for {
 		old := i.word.Load()
@@ -108,7 +110,7 @@ func (i *ids) open(id uint32) bool {
 	}
 }
 
-// stop makes the highest stream so far the last that is served.
+// stop makes the highest stream that the client has opened the last one to be served, and returns it.
 func (i *ids) stop() (last uint32) {
 	for {
 		old := i.word.Load()
@@ -119,12 +121,12 @@ func (i *ids) stop() (last uint32) {
 	}
 }
 
-// endedStreams remembers streams that ended before the client could know, so that more frames of these streams may
-// arrive.
+// endedStreams remembers streams that the server has ended when the client could not know yet, so that more frames of
+// these streams may arrive.
 type endedStreams struct {
 	ring    [32]uint32
 	n       int
-	dropped uint32 // the highest stream that the ring has dropped
+	dropped uint32 // the highest stream that was dropped from the ring
 }
 
 func (e *endedStreams) add(id uint32) {
@@ -134,7 +136,7 @@ func (e *endedStreams) add(id uint32) {
 	e.n++
 }
 
-// has reports whether id may be a stream that e remembers, or has dropped.
+// has reports whether id is a stream that e remembers, or may be one that it has dropped from the ring.
 func (e *endedStreams) has(id uint32) bool { return id <= e.dropped || slices.Contains(e.ring[:], id) }
 
 var drainPing = []byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', 0}
@@ -148,7 +150,7 @@ func (c *conn) newStream(id uint32) *stream {
 	return s
 }
 
-// free returns a stream without references to the pool.
+// free returns a stream to the pool. Nothing may refer to it any longer.
 func free(s *stream) { streamPool.Put(s) }
 
 func (c *conn) find(id uint32) *stream {
@@ -158,13 +160,13 @@ func (c *conn) find(id uint32) *stream {
 	return c.out.find(id)
 }
 
-// fail sends GOAWAY, together with the answers before it.
+// fail ends the connection because of e, with GOAWAY, after the answers so far.
 func (c *conn) fail(e *connError) {
 	c.server.refused(e.reason)
 	c.endWith(e.code, e.debug)
 }
 
-// endWith sends GOAWAY and ends the connection, also from outside its reader.
+// endWith ends the connection with GOAWAY. It may be called by any goroutine.
 func (c *conn) endWith(code http2.ErrCode, debug string) {
 	c.out.mu.Lock()
 	c.out.goAway(c.lastStream(), code, debug)
@@ -172,10 +174,11 @@ func (c *conn) endWith(code http2.ErrCode, debug string) {
 	c.out.flush()
 }
 
-// lastStream returns the last stream that was served or may have been.
+// lastStream returns the number for GOAWAY: the last stream that the server has served or may have served.
 func (c *conn) lastStream() uint32 { return min(c.ids.opened(), c.ids.last()) }
 
-// broken is called when nothing more can be sent, or, with nil, when all is sent and the connection is to end.
+// broken is called by the send queue: with an error if nothing more can be sent; with nil if all is sent and the
+// connection is to end.
 func (c *conn) broken(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.server.refused(reasonNotReading)
@@ -193,7 +196,8 @@ func (c *conn) broken(err error) {
 	c.close()
 }
 
-// linger drops what still arrives: closing at once would make the peer's system discard our GOAWAY.
+// linger reads and drops what still arrives for a while. If the connection were closed with unread bytes, the client's
+// system would discard the GOAWAY.
 func (c *conn) linger() {
 	c.net.SetReadDeadline(time.Now().Add(lingering))
 	io.CopyN(io.Discard, c.net, 4*connWindow)
@@ -207,8 +211,8 @@ func (c *conn) close() {
 	})
 }
 
-// leaveIfDone ends a connection that takes no new streams and has none left. While the reader is at work, it leaves
-// this to the reader.
+// leaveIfDone ends a connection that accepts no new streams and has none left. While the reader is processing a read,
+// it does nothing, since the reader will call it afterwards.
 func (c *conn) leaveIfDone() {
 	if c.reading.Load() {
 		return
@@ -228,8 +232,9 @@ func (c *conn) leaveIfDone() {
 	}
 }
 
-// giveWay ends what holds most memory on the connection: an unfinished call is refused; an answer that waits for a
-// window is dropped with its stream; an unfinished header block ends the connection, since later blocks depend on it.
+// giveWay frees the memory of whatever holds most of it on the connection. A stream whose request is incomplete is
+// refused, and a stream whose answer waits for flow control is reset. An incomplete header block ends the connection,
+// since later blocks cannot be decoded without it.
 func (c *conn) giveWay() {
 	o := c.out
 	o.mu.Lock()

@@ -7,47 +7,49 @@ import (
 	"unicode/utf8"
 )
 
-// Indexes of HPACK's static table (RFC 7541, appendix A).
+// Indexes of fields in HPACK's static table (RFC 7541, appendix A).
 const (
 	staticStatus200   = 8
 	staticContentType = 31
 )
 
 const (
-	tableSize   = 4096 // of HPACK's dynamic table unless SETTINGS change it
+	tableSize   = 4096 // size of HPACK's dynamic table, in bytes, unless SETTINGS change it
 	statusName  = "grpc-status"
 	messageName = "grpc-message"
-	// usualFields is the size of the two dynamic entries: the content type and status 0 (RFC 7541, section 4.1).
+	// usualFields is the size of the two fields that the encoder keeps in the dynamic table: the content type, and
+	// status 0 (RFC 7541, section 4.1).
 	usualFields = len("content-type") + len(contentType) + 32 + len(statusName) + len("0") + 32
 )
 
-// encoder writes the header blocks of answers. Nearly all blocks are equal, so the encoder keeps only their two common
-// fields in the peer's dynamic table and refers to these fields by index. Every other field is a literal that is not
-// indexed.
+// encoder encodes the header blocks of answers by HPACK. Nearly all blocks have the same two fields, the content type
+// and status 0. The encoder puts them into the client's dynamic table, and then refers to them by their indexes. All
+// other fields are literals that are not indexed.
 type encoder struct {
-	// max is the size of the dynamic table that the peer allows and we use.
+	// max is the size of the dynamic table that the client allows and the encoder uses, in bytes.
 	max int
-	// update is a new max, with which the next block has to begin; -1: none.
+	// update is a new size of the table, which the next block has to announce at its beginning; -1: none.
 	update int
-	// typed: the content type is in the table. indexed: both usual fields are, status 0 at index 62 and the content
-	// type at 63.
+	// typed means that the content type is in the dynamic table. indexed means that both fields are: status 0 at index
+	// 62, and the content type at 63.
 	typed, indexed bool
 }
 
 func newEncoder() encoder { return encoder{max: tableSize, update: -1} }
 
-// resize takes the peer's SETTINGS_HEADER_TABLE_SIZE. A table larger than the default would be of no use.
+// resize sets the size of the dynamic table to the client's SETTINGS_HEADER_TABLE_SIZE, if that is smaller. A larger
+// table would be of no use.
 func (e *encoder) resize(n int) {
 	if n >= e.max {
 		return
 	}
 	e.max, e.update = n, n
 	if n < usualFields {
-		e.typed, e.indexed = false, false // evicted
+		e.typed, e.indexed = false, false // the smaller table has evicted the fields
 	}
 }
 
-// begin appends the table size update that a block may have to begin with.
+// begin appends the beginning of a block: the new size of the dynamic table, if it has changed.
 func (e *encoder) begin(dst []byte) []byte {
 	if e.update >= 0 {
 		dst = appendInt(dst, 0x20, 5, uint64(e.update))
@@ -56,7 +58,7 @@ func (e *encoder) begin(dst []byte) []byte {
 	return dst
 }
 
-// headers appends the block before the message of an answer. h is the header of the request.
+// headers appends the header block that comes before the message of an answer. h is the header of the request.
 func (e *encoder) headers(dst []byte, h *header) []byte {
 	dst = append(e.begin(dst), 0x80|staticStatus200)
 	if h.encoding != "" {
@@ -69,14 +71,15 @@ func (e *encoder) headers(dst []byte, h *header) []byte {
 		return append(dst, 0x80|63)
 	}
 	if e.max >= usualFields {
-		// With incremental indexing. The next trailers, of whichever call, put status 0 in front of the content type.
+		// Adds the content type to the dynamic table. The next trailers, of this or another call, add status 0, which
+		// moves the content type to index 63.
 		e.typed = true
 		return appendText(append(dst, 0x40|staticContentType), contentType)
 	}
 	return appendField(dst, staticContentType, "", contentType)
 }
 
-// trailers appends the block after an answer's message.
+// trailers appends the header block that comes after the message of an answer.
 func (e *encoder) trailers(dst []byte) []byte {
 	dst = e.begin(dst)
 	if e.indexed {
@@ -89,7 +92,7 @@ func (e *encoder) trailers(dst []byte) []byte {
 	return appendField(dst, 0, statusName, "0")
 }
 
-// refusal appends the only block of an answer without a message.
+// refusal appends the header block of an answer that has no message.
 func (e *encoder) refusal(dst []byte, r *refusal) []byte {
 	dst = e.begin(dst)
 	if r.status == 0 || r.status == http.StatusOK {
@@ -101,7 +104,7 @@ func (e *encoder) refusal(dst []byte, r *refusal) []byte {
 	return r.appendStatus(dst)
 }
 
-// failure appends the block after the messages of an answer that ends with a refusal.
+// failure appends the header block after the messages of a health watch that ends with a refusal.
 func (e *encoder) failure(dst []byte, r *refusal) []byte { return r.appendStatus(e.begin(dst)) }
 
 func (r *refusal) appendStatus(dst []byte) []byte {
@@ -109,8 +112,8 @@ func (r *refusal) appendStatus(dst []byte) []byte {
 	return appendField(dst, 0, messageName, percentEncode(r.message))
 }
 
-// appendField appends a literal field without indexing. Its name is that of the static entry at index, or the literal
-// name for index 0.
+// appendField appends a literal field without indexing. The name is that of the static table's entry at index or, if
+// index is 0, the given name.
 func appendField(dst []byte, index uint64, name, value string) []byte {
 	dst = appendInt(dst, 0, 4, index)
 	if index == 0 {
@@ -123,7 +126,8 @@ func appendText(dst []byte, s string) []byte {
 	return append(appendInt(dst, 0, 7, uint64(len(s))), s...)
 }
 
-// appendInt appends n with a prefix of so many bits; the other bits are those of first (RFC 7541, section 5.1).
+// appendInt appends the integer n in HPACK's form with a prefix of so many bits. The other bits of the first byte are
+// those of first (RFC 7541, section 5.1).
 func appendInt(dst []byte, first byte, bits uint, n uint64) []byte {
 	limit := uint64(1)<<bits - 1
 	if n < limit {
@@ -136,8 +140,8 @@ func appendInt(dst []byte, first byte, bits uint, n uint64) []byte {
 	return append(dst, byte(n))
 }
 
-// percentEncode encodes a grpc-message: bytes that are not printable ASCII, and %, become %XX. Invalid UTF-8 becomes
-// U+FFFD first.
+// percentEncode encodes the text of grpc-message: each byte that is not printable ASCII, and %, becomes %XX. Bytes that
+// are not valid UTF-8 are replaced by U+FFFD first.
 func percentEncode(s string) string {
 	plain := func(c byte) bool { return c >= ' ' && c <= '~' && c != '%' }
 	clean := true

@@ -14,6 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/must"
 )
 
 // newFed is a connection without a network, whose reader is the test.
@@ -21,14 +22,10 @@ func newFed(t testing.TB) (*conn, *recorder) {
 	t.Helper()
 	s := newTestServer(t)
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	file, far := os.NewFile(uintptr(ends[0]), ""), os.NewFile(uintptr(ends[1]), "")
 	near, err := net.FileConn(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { near.Close(); file.Close(); far.Close() })
 	s.watches.Store(watchesInAll) // no goroutines
 	c := newConn(s, near)
@@ -47,9 +44,7 @@ func newTestServer(t testing.TB) *Server {
 	const rule = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 4000000000}}\n"
 	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}},
 		limits.Options{Settings: limits.Settings{NearRatio: 0.8}, Stats: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	svc.SetRules(rules)
 	return NewServer(Options{
 		Service: svc, Path: testPath, Stats: registry, MaxStreams: 1024, MinPing: 1,

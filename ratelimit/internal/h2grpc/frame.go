@@ -8,17 +8,17 @@ import (
 
 const (
 	frameHeaderLen = 9
-	// maxFrame is the longest payload that a peer may send, and the default of the longest payload that a peer accepts
-	// (SETTINGS_MAX_FRAME_SIZE).
+	// maxFrame is the longest payload of a frame that a client may send, and the longest that it accepts unless its
+	// SETTINGS_MAX_FRAME_SIZE says otherwise.
 	maxFrame = 1 << 14
-	// maxWindow is the largest flow-control window.
+	// maxWindow is the largest flow-control window, in bytes.
 	maxWindow = 1<<31 - 1
-	// defaultWindow is the window of a connection, and of a stream before SETTINGS say otherwise.
+	// defaultWindow is the flow-control window of a connection, and of a stream unless SETTINGS say otherwise, in
+	// bytes.
 	defaultWindow = 1<<16 - 1
 )
 
-// lastHeaders are the flags of a HEADERS frame that ends an answer. CONTINUATION has the same flag for the end of the
-// headers.
+// lastHeaders are the flags of a HEADERS frame that ends an answer.
 const lastHeaders = http2.FlagHeadersEndHeaders | http2.FlagHeadersEndStream
 
 type frameHeader struct {
@@ -28,7 +28,7 @@ type frameHeader struct {
 	stream uint32
 }
 
-// parseFrameHeader parses the 9 bytes before a payload.
+// parseFrameHeader parses the frame header, the 9 bytes before a payload.
 func parseFrameHeader(b []byte) frameHeader {
 	_ = b[frameHeaderLen-1]
 	return frameHeader{
@@ -72,8 +72,8 @@ func appendSettings(dst []byte, settings ...http2.Setting) []byte {
 	return dst
 }
 
-// unpad removes the padding from the payload of a DATA or HEADERS frame, which have the same flag for it. ok is false if
-// there is more padding than payload.
+// unpad removes the padding from the payload of a DATA or HEADERS frame; both types have the same flag for it. It
+// returns false if there is more padding than payload.
 func unpad(h frameHeader, payload []byte) (rest []byte, ok bool) {
 	if !h.has(http2.FlagDataPadded) {
 		return payload, true
@@ -84,11 +84,11 @@ func unpad(h frameHeader, payload []byte) (rest []byte, ok bool) {
 	return payload[1 : len(payload)-int(payload[0])], true
 }
 
-// connError ends the connection with GOAWAY.
+// connError is a fault of the client for which the connection is ended with GOAWAY.
 type connError struct {
 	code   http2.ErrCode
 	reason reason
-	debug  string // why, in GOAWAY's debug data
+	debug  string // GOAWAY's debug data, which says what was wrong
 }
 
 func protocolError(debug string) *connError {
@@ -99,25 +99,25 @@ func frameSizeError(debug string) *connError {
 	return &connError{http2.ErrCodeFrameSize, reasonProtocol, debug}
 }
 
-// reason says in one word why a connection or a stream was ended; it is the tag of a counter.
+// reason names in one word why a connection or a stream was ended. It is the tag of a counter.
 type reason string
 
 const (
-	reasonPreface      reason = "preface"       // does not speak HTTP/2
-	reasonSilent       reason = "silent"        // did not send its preface and SETTINGS in time
-	reasonProtocol     reason = "protocol"      // broke a rule of HTTP/2
-	reasonCompression  reason = "compression"   // a header block that HPACK cannot decode
-	reasonFlowControl  reason = "flow_control"  // sent more than its window
-	reasonHeaders      reason = "headers"       // header blocks that are too long, or in too many pieces
-	reasonFlood        reason = "flood"         // control frames, resets or empty frames without calls
-	reasonPings        reason = "pings"         // pings more often than GRPC_KEEPALIVE_MIN_TIME
-	reasonSettings     reason = "settings"      // did not acknowledge SETTINGS in time
-	reasonKeepalive    reason = "keepalive"     // did not answer a keepalive ping in time
-	reasonNotReading   reason = "not_reading"   // did not read its answers in time
-	reasonTooManyCalls reason = "streams"       // more streams than GRPC_MAX_CONCURRENT_STREAMS
-	reasonBuffered     reason = "buffered"      // more unfinished messages than memory is set aside for
-	reasonUnfinished   reason = "unfinished"    // requests that were not finished in time
-	reasonHandshake    reason = "tls_handshake" // TLS failed
+	reasonPreface      reason = "preface"       // the client does not speak HTTP/2
+	reasonSilent       reason = "silent"        // the client did not send its preface and SETTINGS in time
+	reasonProtocol     reason = "protocol"      // the client violated HTTP/2
+	reasonCompression  reason = "compression"   // the client sent a header block that HPACK cannot decode
+	reasonFlowControl  reason = "flow_control"  // the client sent more than flow control allows
+	reasonHeaders      reason = "headers"       // a header block was too long, in too many pieces, or too slow
+	reasonFlood        reason = "flood"         // too many control frames, resets or empty frames between calls
+	reasonPings        reason = "pings"         // the client sent pings more often than GRPC_KEEPALIVE_MIN_TIME
+	reasonSettings     reason = "settings"      // the client did not acknowledge SETTINGS in time
+	reasonKeepalive    reason = "keepalive"     // the client did not answer a keepalive ping in time
+	reasonNotReading   reason = "not_reading"   // the client did not read its answers in time
+	reasonTooManyCalls reason = "streams"       // the client opened more streams than GRPC_MAX_CONCURRENT_STREAMS
+	reasonBuffered     reason = "buffered"      // unfinished messages took more memory than is set aside
+	reasonUnfinished   reason = "unfinished"    // the client did not finish a request in time
+	reasonHandshake    reason = "tls_handshake" // the TLS handshake failed
 )
 
 var reasons = []reason{

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+
+	"gatehouse/shared/must"
 )
 
 // TestFrames_written: x/net's Framer writes and reads the same bytes.
@@ -13,9 +15,7 @@ func TestFrames_written(t *testing.T) {
 	f := func(name string, ours []byte, theirs func(*http2.Framer) error) {
 		t.Helper()
 		var b bytes.Buffer
-		if err := theirs(http2.NewFramer(&b, nil)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, theirs(http2.NewFramer(&b, nil)))
 		if !bytes.Equal(ours, b.Bytes()) {
 			t.Errorf("%s: %x, want %x", name, ours, b.Bytes())
 		}
@@ -56,9 +56,7 @@ func TestParseFrameHeader(t *testing.T) {
 		{0, 64, 0, 1, 0x25, 0x80, 0, 0, 3},
 	} {
 		want, err := http2.ReadFrameHeader(bytes.NewReader(b))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got := parseFrameHeader(b)
 		if got.length != int(want.Length) || got.kind != want.Type || got.flags != want.Flags ||
 			got.stream != want.StreamID {

@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// maxBlock bounds a header block as it is sent, maxHeaderList as it is decoded: each field counts 32 bytes in
-	// addition to its text (RFC 9113, section 6.5.2). maxContinuations bounds the frames of a block, since empty frames
-	// cost nothing.
+	// maxBlock is the longest header block as it is sent, maxHeaderList the longest as it is decoded, in bytes; in the
+	// latter, each field counts as 32 bytes more than its text (RFC 9113, section 6.5.2). maxContinuations is how many
+	// CONTINUATION frames a block may have, since empty ones would cost the client nothing.
 	maxBlock         = 64 << 10
 	maxHeaderList    = 64 << 10
 	maxContinuations = 32
-	// maxRemembered is the longest block that is remembered, rememberedBlocks how many blocks a connection remembers:
-	// thousands of an Envoy's calls have two different blocks.
+	// maxRemembered is the longest block that is remembered, in bytes, and rememberedBlocks how many are remembered on
+	// each connection. They are few, since thousands of an Envoy's calls have only two different blocks.
 	maxRemembered    = 1 << 10
 	rememberedBlocks = 4
 )
 
-// headerReader decodes the header blocks of a connection, in their order.
+// headerReader decodes the header blocks of a connection, in the order in which they arrive.
 type headerReader struct {
-	path    string // path of ShouldRateLimit
-	keep    bool   // headers keep their fields
+	path    string // the path of ShouldRateLimit
+	keep    bool   // judge keeps the fields in header.fields, for tracing
 	decoder *hpack.Decoder
-	fields  []hpack.HeaderField // of the last decoded block
-	size    int                 // size of the last block's fields; 0 if the block was remembered
-	// generation counts the changes of the dynamic table. A block that leaves the table unchanged and equals a block
-	// decoded under the same table has the same fields.
+	fields  []hpack.HeaderField // the fields of the last header block that was decoded
+	size    int                 // the size of the last header block's fields, in bytes; 0 if the block was remembered
+	// generation counts the changes of HPACK's dynamic table. A block that does not change the table has the same
+	// fields as an equal block that was decoded under the same generation.
 	generation int
 	remembered [rememberedBlocks]struct {
 		block      []byte
 		generation int
 		header     header
 	}
-	next int // place of the next block to remember
+	next int // index in remembered for the next header block
 }
 
 func newHeaderReader(path string, keep bool) *headerReader {
@@ -53,7 +53,7 @@ func newHeaderReader(path string, keep bool) *headerReader {
 	return r
 }
 
-// read decodes the block of a request.
+// read returns the header of a request, given its header block.
 func (r *headerReader) read(block []byte) (header, *connError) {
 	for i := range r.remembered {
 		m := &r.remembered[i]
@@ -78,8 +78,8 @@ func (r *headerReader) read(block []byte) (header, *connError) {
 	return h, nil
 }
 
-// trailers decodes the block at the end of a request, whose fields are ignored. ok is false where the block has
-// pseudo-header fields.
+// trailers decodes the header block at the end of a request. Its fields are ignored, but ok is false if they include a
+// pseudo-header field or an invalid name.
 func (r *headerReader) trailers(block []byte) (ok bool, err *connError) {
 	r.generation++
 	if err := r.decode(block); err != nil {
@@ -105,7 +105,7 @@ func (r *headerReader) decode(block []byte) *connError {
 	return nil
 }
 
-// judge interprets the fields of a request.
+// judge interprets the fields of the last decoded block as those of a request.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
 		return header{length: -1, method: methodOf(fieldCarrier(r.fields).Get(":path"), r.path),
@@ -142,7 +142,7 @@ func (r *headerReader) judge() header {
 	return h
 }
 
-// fieldCarrier lets a propagator read the fields of a request.
+// fieldCarrier lets a propagator of tracing read the fields of a request.
 type fieldCarrier []hpack.HeaderField
 
 // Get implements propagation.TextMapCarrier.
@@ -166,21 +166,21 @@ func (c fieldCarrier) Keys() (names []string) {
 	return names
 }
 
-// changesTable reports whether a block changes HPACK's dynamic table, by walking over the block's fields without
-// decoding them (RFC 7541, section 6). An invalid block counts as a change.
+// changesTable reports whether a header block changes HPACK's dynamic table. It skips from field to field without
+// decoding them (RFC 7541, section 6). For a block that is not valid, it returns true.
 func changesTable(b []byte) bool {
 	for len(b) > 0 {
 		first := b[0]
 		var index uint64
 		ok := true
 		switch {
-		case first >= 0x80: // indexed
+		case first >= 0x80: // an indexed field
 			_, b, ok = readInt(b, 7)
 			if !ok {
 				return true
 			}
 			continue
-		case first >= 0x20: // with incremental indexing, or a new size
+		case first >= 0x20: // a literal field with incremental indexing, or a new size of the table
 			return true
 		}
 		if index, b, ok = readInt(b, 4); !ok {
@@ -198,7 +198,7 @@ func changesTable(b []byte) bool {
 	return false
 }
 
-// readInt reads an integer with a prefix of so many bits (RFC 7541, section 5.1).
+// readInt reads an integer in HPACK's form with a prefix of so many bits (RFC 7541, section 5.1).
 func readInt(b []byte, bits uint) (n uint64, rest []byte, ok bool) {
 	limit := uint64(1)<<bits - 1
 	n = uint64(b[0]) & limit
@@ -227,10 +227,10 @@ func skipText(b []byte) (rest []byte, ok bool) {
 	return b[n:], true
 }
 
-// block is a header block that arrives in several frames. The send queue has its text.
+// block is the state of a header block that arrives in several frames. sendQueue.block has its bytes.
 type block struct {
 	open   bool
 	stream uint32
-	ends   bool // HEADERS had END_STREAM
+	ends   bool // the HEADERS frame had END_STREAM
 	frames int
 }

@@ -15,7 +15,7 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// health answers a call of Health/Check or Health/List on the reader's goroutine.
+// health answers a call of the health service's Check or List, on the reader's goroutine.
 func (c *conn) health(s *stream, message []byte) {
 	began := time.Now()
 	name := "ratelimit_server.Check"
@@ -67,15 +67,15 @@ func (s *stream) unmarshal(message []byte, into proto.Message) *refusal {
 	return nil
 }
 
-// watchesPerConn and watchesInAll bound the streams of Health/Watch, each of which has a goroutine.
+// watchesPerConn and watchesInAll bound the calls of the health service's Watch, since each has a goroutine.
 const (
 	watchesPerConn = 16
 	watchesInAll   = 1000
 )
 
-// watcher is a stream of Health/Watch in the form that grpc-go's health server needs.
+// watcher is a call of the health service's Watch (a health watch), in the form that grpc-go's health server requires.
 type watcher struct {
-	grpc.ServerStream // nil: the health server calls only Context and Send
+	grpc.ServerStream // nil, since the health server calls only Context and Send
 	conn              *conn
 	stream            *stream
 	ctx               context.Context // ends with the stream
@@ -98,7 +98,7 @@ func (w *watcher) Send(state *healthpb.HealthCheckResponse) error {
 	return err
 }
 
-// watch serves a stream of Health/Watch on a goroutine of its own.
+// watch serves a health watch on a goroutine of its own.
 func (c *conn) watch(s *stream, message []byte) {
 	in := &healthpb.HealthCheckRequest{}
 	if r := s.unmarshal(message, in); r != nil {
@@ -149,7 +149,7 @@ func (c *conn) watch(s *stream, message []byte) {
 	}()
 }
 
-// enterWatch takes a place for a watch; false if no place is left.
+// enterWatch counts one more health watch. It returns false if there are too many.
 func (c *conn) enterWatch() bool {
 	mine, all := c.watches.Add(1), c.server.watches.Add(1)
 	if mine > watchesPerConn || all > watchesInAll {
@@ -164,7 +164,8 @@ func (c *conn) leaveWatch() {
 	c.watches.Add(-1)
 }
 
-// push appends a message of a watch, which stays open. false: the stream has ended.
+// push appends a message of a health watch to the queue; the stream stays open. It returns false if the stream has
+// ended.
 func (o *sendQueue) push(s *stream, message []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -183,7 +184,8 @@ func (o *sendQueue) push(s *stream, message []byte) bool {
 	return true
 }
 
-// endWatch ends a watch with a status, and resets it if a message waits for a window.
+// endWatch ends a health watch with the status in r. If a message still waits for flow control, it resets the stream
+// instead.
 func (o *sendQueue) endWatch(s *stream, r *refusal) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

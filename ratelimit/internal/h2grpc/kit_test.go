@@ -32,6 +32,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/must"
 )
 
 const (
@@ -76,25 +77,19 @@ func newRig(t testing.TB, change func(o *rigOptions)) *rig {
 	o.Service = r.service
 	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(rule)}},
 		limits.Options{Settings: limits.Settings{NearRatio: 0.8}, Stats: r.stats})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.service.SetRules(rules)
 	r.health.Set(server.Running, true)
 	r.front = server.NewFront(o.GRPCOptions)
 	at := "127.0.0.1:0"
 	if o.network == "unix" {
 		dir, err := os.MkdirTemp("", "h2grpc") // t.TempDir's name is too long for a socket
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		at = filepath.Join(dir, "s")
 	}
 	l, err := net.Listen(o.network, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.network, r.addr = o.network, l.Addr().String()
 	served := make(chan error, 1)
 	go func() { served <- r.front.Serve(l) }()
@@ -205,9 +200,7 @@ type peer struct {
 func (r *rig) dialRaw(t testing.TB) *peer {
 	t.Helper()
 	conn, err := net.Dial(r.network, r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return newPeer(t, conn)
 }
 
@@ -242,9 +235,7 @@ func (p *peer) greet(settings ...http2.Setting) {
 
 func (p *peer) must(err error) {
 	p.t.Helper()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 }
 
 func (p *peer) write(b []byte) {
@@ -508,9 +499,7 @@ func selfSigned(t testing.TB) (*tls.Config, *x509.CertPool) {
 	ca := certtest.NewCA(t, "test", time.Hour)
 	pair := ca.Issue("localhost")
 	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM)
 	return &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}}, roots

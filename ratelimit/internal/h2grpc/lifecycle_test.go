@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"gatehouse/ratelimit/internal/h2grpc"
+	"gatehouse/shared/must"
 )
 
 var goAwayPing = [8]byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', 0}
@@ -257,9 +258,7 @@ func TestTLS(t *testing.T) {
 		return tls.Dial("tcp", r.addr, &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: protocols})
 	}
 	conn, err := dial("h2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p := newPeer(t, conn)
 	p.greet()
 	p.calls(1)
@@ -343,9 +342,7 @@ func TestShutdown_load(t *testing.T) {
 				var conns []*grpc.ClientConn
 				for range 3 {
 					conn, err := grpc.NewClient(r.addr, grpc.WithTransportCredentials(creds))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, err)
 					defer conn.Close()
 					conns = append(conns, conn)
 				}
@@ -401,13 +398,9 @@ var loadRequest = func() *pb.RateLimitRequest {
 func TestServe_closed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	if err := <-r.shutdown(t, patience); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, <-r.shutdown(t, patience))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := r.front.Serve(l); !errors.Is(err, h2grpc.ErrServerClosed) {
 		t.Error(err)
 	}

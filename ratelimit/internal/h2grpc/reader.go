@@ -9,10 +9,10 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// serve reads the connection until it ends.
+// serve reads the connection until it ends. Its goroutine is called the reader.
 func (c *conn) serve() {
 	defer func() {
-		if p := recover(); p != nil { // ends this connection, and not the daemon
+		if p := recover(); p != nil { // ends this connection but not the daemon
 			c.server.o.Panicked(p)
 		}
 		c.close()
@@ -27,7 +27,7 @@ func (c *conn) serve() {
 		return appendWindowUpdate(b, 0, connWindow-defaultWindow)
 	})
 	c.out.flush()
-	room, giveBack := c.room, c.giveBack // bound once: each method value would be allocated
+	room, giveBack := c.room, c.giveBack // made once, since each method value is allocated
 	for {
 		n, err := c.wire.read(room, giveBack)
 		if err != nil {
@@ -63,7 +63,7 @@ func (c *conn) serve() {
 	}
 }
 
-// room returns where the next bytes are read to: after the beginning of a frame that has already arrived.
+// room returns the part of the buffer to read into: the part after the beginning of a frame that has already arrived.
 func (c *conn) room() []byte {
 	if c.in.buf == nil {
 		b := bufferPool.Get().(*[bufferBytes]byte)
@@ -79,7 +79,7 @@ func (c *conn) giveBack() {
 	}
 }
 
-// feed takes all complete frames of b and keeps the remaining bytes.
+// feed processes all complete frames of b, and keeps the remaining bytes for the next read.
 func (c *conn) feed(b []byte) *connError {
 	c.in.work = workPool.Get().(*work)
 	if c.in.greeted < len(http2.ClientPreface) {
@@ -121,7 +121,7 @@ func (c *conn) keep(b []byte) *connError {
 	return nil
 }
 
-// frame dispatches one frame by its type.
+// frame processes one frame by calling the method for its type.
 func (c *conn) frame(h frameHeader, payload []byte) *connError {
 	switch {
 	case !c.in.settled && (h.kind != http2.FrameSettings || h.has(http2.FlagSettingsAck)):
@@ -157,7 +157,7 @@ func (c *conn) frame(h frameHeader, payload []byte) *connError {
 	case http2.FramePushPromise:
 		return protocolError("a client pushes nothing")
 	}
-	return c.spend() // a frame of unknown type
+	return c.spend() // a frame of unknown type, which is ignored
 }
 
 func (c *conn) data(h frameHeader, payload []byte) *connError {
@@ -219,7 +219,8 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	return c.spendIf(len(b) == 0)
 }
 
-// endOfRequest takes END_STREAM. The body lies in the read buffer, or has arrived in parts.
+// endOfRequest processes END_STREAM, which ends a request. If the message has arrived in one DATA frame, it is body, in
+// the read buffer; otherwise the send queue has it.
 func (c *conn) endOfRequest(s *stream, body []byte) *connError {
 	if s.header.length >= 0 && s.header.length != s.received {
 		return c.abort(s.id, http2.ErrCodeProtocol)
@@ -241,7 +242,7 @@ func (c *conn) endOfRequest(s *stream, body []byte) *connError {
 	return nil
 }
 
-// complete decides a request that has arrived in full.
+// complete processes a request that has arrived completely; body is its message with the prefix.
 func (c *conn) complete(s *stream, body []byte) {
 	c.limits.budget.earn()
 	message, r := s.message(body)
@@ -258,13 +259,14 @@ func (c *conn) complete(s *stream, body []byte) {
 	}
 }
 
-// dispatch passes on the answers and calls of one read, and takes back the streams that have ended.
+// dispatch ends the processing of a read: it passes on the answers and calls, and returns the streams that have ended
+// to the pool.
 func (c *conn) dispatch() {
 	c.flush()
 	c.register()
 	c.in.work.dead = c.out.removed(c.in.work.dead[:0])
 	for _, s := range c.in.work.dead {
-		if s.watch == nil { // otherwise the watch's handler may still use s
+		if s.watch == nil { // otherwise the goroutine of the health watch may still use s
 			free(s)
 		}
 	}
@@ -273,7 +275,7 @@ func (c *conn) dispatch() {
 	c.in.work = nil
 }
 
-// flush passes answers to the send queue and calls to the store.
+// flush passes the answers of this read to the send queue, and its calls to the store.
 func (c *conn) flush() {
 	c.flushBundle()
 	if len(c.in.work.waiting) > 0 {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// This file has one method for each type of frame but DATA, which reader.go takes. The reader calls them in the order
-// of the frames.
+// This file has one method for each type of frame, except DATA, whose method is in reader.go. The reader calls the
+// methods in the order in which the frames arrive. An error of a method ends the connection.
 
 func (c *conn) headersFrame(h frameHeader, payload []byte) *connError {
 	if h.stream%2 == 0 {
@@ -51,7 +51,8 @@ func (c *conn) continuation(h frameHeader, payload []byte) *connError {
 	return c.headersDone(k.stream, k.ends, c.out.takeBlock())
 }
 
-// headersDone takes a complete header block: of a new request, or the trailers of a request.
+// headersDone processes a complete header block: it opens a stream, or has the trailers of a request. ends says that
+// the HEADERS frame had END_STREAM.
 func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	if id <= c.ids.opened() {
 		return c.trailers(id, ends, block)
@@ -66,7 +67,7 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	switch {
 	case !served:
 		c.charge()
-		return c.spend() // the client tries elsewhere: our GOAWAY said so
+		return c.spend() // a GOAWAY has told the client to try elsewhere
 	case head.malformed || ends && head.length > 0:
 		return c.turnAway(id, http2.ErrCodeProtocol)
 	case head.method != methodCheck && c.in.open >= most && c.out.open() >= most:
@@ -91,7 +92,7 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	return nil
 }
 
-// turnAway resets a stream that was not opened.
+// turnAway resets a stream that is not served at all.
 func (c *conn) turnAway(id uint32, code http2.ErrCode) *connError {
 	c.out.reset(id, code)
 	c.in.ended.add(id)
@@ -199,7 +200,7 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	c.out.sent = false
 	c.out.put(func(b []byte) []byte { return appendPing(b, http2.FlagPingAck, payload) })
 	c.out.mu.Unlock()
-	// Pings are judged as grpc-go does, which its clients rely on: an answer in between forgives earlier pings.
+	// As in grpc-go, whose clients rely on it, an answer between two pings forgives the earlier pings.
 	now := time.Now()
 	switch {
 	case sent:
@@ -241,7 +242,7 @@ func (c *conn) settings(h frameHeader, payload []byte) *connError {
 	return c.spend()
 }
 
-// configure takes the peer's SETTINGS and acknowledges them.
+// configure applies the client's SETTINGS and acknowledges them.
 func (o *sendQueue) configure(payload []byte) *connError {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -268,7 +269,7 @@ func (o *sendQueue) configure(payload []byte) *connError {
 			o.frameSize = int(v)
 		}
 	}
-	if widest >= 0 { // once, even where the frame sets the window repeatedly
+	if widest >= 0 { // checked only once, even if the frame sets the window several times
 		for _, s := range o.streams {
 			if widest+s.credit > maxWindow {
 				return &connError{http2.ErrCodeFlowControl, reasonFlowControl, "a stream's window is too large"}
@@ -293,7 +294,8 @@ func (c *conn) priority(h frameHeader, payload []byte) *connError {
 	return c.spend()
 }
 
-// abortIdle resets a stream. On a stream that was never opened, the frame is a connection error.
+// abortIdle handles a faulty PRIORITY frame. It resets the stream or, if the stream was never opened, returns an error
+// of the connection.
 func (c *conn) abortIdle(id uint32, code http2.ErrCode) *connError {
 	if id > c.ids.opened() || id%2 == 0 {
 		return &connError{code, reasonProtocol, "PRIORITY"}

@@ -16,46 +16,46 @@ import (
 
 const contentType = "application/grpc"
 
-// header is a request's header block, interpreted.
+// header is the header block of a request, interpreted.
 type header struct {
-	// malformed: the block breaks HTTP/2's rules for requests, and the stream is reset.
+	// malformed means that the block violates HTTP/2's rules for requests, so that the stream is reset.
 	malformed bool
-	// refusal is why the request is refused; nil if it is not.
+	// refusal says why the request is refused; nil if it is not.
 	refusal *refusal
 	method  method
 	subtype string
-	// encoding is the compression of messages; empty: none.
+	// encoding is the compression of messages by name; empty: none.
 	encoding string
-	// timed: the request has a deadline, timeout after its arrival.
+	// timed means that the request has a deadline; timeout is the time from its arrival to the deadline.
 	timed   bool
 	timeout time.Duration
-	length  int64               // content-length; -1: none
-	fields  []hpack.HeaderField // kept only for tracing
+	length  int64               // the content-length in bytes; -1: none
+	fields  []hpack.HeaderField // all fields; kept only for tracing
 }
 
-// refusal is an answer without a message.
+// refusal is an answer that has a status but no message.
 type refusal struct {
-	status  int // HTTP status; 0 is 200
+	status  int // the HTTP status; 0 means 200
 	code    codes.Code
 	message string
 	subtype string
 }
 
-// request gathers the fields of one request.
+// request is a request's header while its fields are read.
 type request struct {
 	header header
 
 	method, path, scheme string
 	pseudo               int    // how many of method, path and scheme have come
-	regular              bool   // a regular field has come
-	contentType          string // a content type that is not gRPC's
+	regular              bool   // a field that is no pseudo-header field has come
+	contentType          string // the content type if it is not one of gRPC's
 	isGRPC               bool
 	authorities, hosts   int
-	bad                  *refusal // for a malformed timeout or binary field
+	bad                  *refusal // the refusal of a malformed timeout or binary field
 }
 
-// pseudoField takes one of method, path, scheme and authority, each once and before the regular fields (RFC 9113,
-// section 8.3).
+// pseudoField processes a pseudo-header field: method, path, scheme or authority. Each may come once, and before all
+// other fields (RFC 9113, section 8.3).
 func (q *request) pseudoField(f hpack.HeaderField) {
 	var into *string
 	switch f.Name {
@@ -117,7 +117,8 @@ func (q *request) regularField(f hpack.HeaderField) {
 	}
 }
 
-// refused returns why the request is refused; nil if it is not. Where several things are wrong, the order is grpc-go's.
+// refused returns why the request is refused, or nil if it is not. If several things are wrong, it returns the same as
+// grpc-go.
 func (q *request) refused() *refusal {
 	switch {
 	case q.hosts > 1:
@@ -144,7 +145,7 @@ func badRequest(message string) *refusal {
 	return &refusal{status: http.StatusBadRequest, code: codes.Internal, message: message}
 }
 
-// method is the method that a request's path names.
+// method is the gRPC method that the path of a request names.
 type method uint8
 
 const (
@@ -172,7 +173,8 @@ func methodOf(path, decides string) method {
 	return methodUnknown
 }
 
-// unimplemented refuses a path that names no method, with grpc-go's text. decides is the path of ShouldRateLimit.
+// unimplemented returns the refusal of a path that names no method, with the same text as grpc-go. decides is the path
+// of ShouldRateLimit.
 func unimplemented(path, decides string) *refusal {
 	r := &refusal{code: codes.Unimplemented, message: fmt.Sprintf("malformed method name: %q", path)}
 	rest, slash := strings.CutPrefix(path, "/")
@@ -188,7 +190,8 @@ func unimplemented(path, decides string) *refusal {
 	return r
 }
 
-// grpcSubtype returns the part after application/grpc of a content type; ok is false for any other type.
+// grpcSubtype returns the part of a content type after application/grpc and a + or ;. ok is false for any other content
+// type.
 func grpcSubtype(s string) (sub string, ok bool) {
 	s = strings.ToLower(s)
 	rest, ok := strings.CutPrefix(s, contentType)
@@ -198,7 +201,7 @@ func grpcSubtype(s string) (sub string, ok bool) {
 	return rest[1:], rest[0] == '+' || rest[0] == ';'
 }
 
-// validName reports whether a name is lower case and a token (RFC 9113, section 8.2.1).
+// validName reports whether a field name is lower case and a token, as HTTP/2 requires (RFC 9113, section 8.2.1).
 func validName(name string) bool {
 	return httpguts.ValidHeaderFieldName(name) && name == strings.ToLower(name)
 }
@@ -212,7 +215,7 @@ func validValue(v string) bool {
 	return true
 }
 
-// validBinary reports whether v is base64, with or without padding, or several base64 values separated by commas.
+// validBinary reports whether v is base64, with or without padding, or a list of such values separated by commas.
 func validBinary(v string) bool {
 	for part := range strings.SplitSeq(v, ",") {
 		text := strings.TrimRight(part, "=")
@@ -234,7 +237,7 @@ var timeoutUnits = map[byte]time.Duration{
 	'n': time.Nanosecond,
 }
 
-// parseTimeout reads grpc-timeout: up to eight digits and a unit.
+// parseTimeout parses the value of grpc-timeout: 1 to 8 digits and a unit.
 func parseTimeout(s string) (time.Duration, error) {
 	if len(s) < 2 || len(s) > 9 {
 		return 0, fmt.Errorf("%q: want 1 to 8 digits and a unit", s)
@@ -253,7 +256,7 @@ func parseTimeout(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// subtype returns the content type of an answer to a request of application/grpc+sub.
+// subtype returns the content type of the answer to a request whose content type is application/grpc+sub.
 func subtype(sub string) string {
 	if sub == "" {
 		return contentType

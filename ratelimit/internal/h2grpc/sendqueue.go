@@ -8,42 +8,42 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// fullQueue is how many bytes may wait to be sent before the connection is no longer read.
+// fullQueue is how many bytes may wait to be sent. While there are more, the connection is not read.
 const fullQueue = 256 << 10
 
-// sendQueue is the sending side of a connection: the bytes to send, the peer's windows, and the streams that have no
-// answer yet. One lock guards all of them, and nothing waits while the lock is held.
+// sendQueue is the sending side of a connection: the bytes to send, the client's flow-control windows, and the streams
+// that are not answered yet. One lock guards all of them; no goroutine waits for the network while it holds the lock.
 type sendQueue struct {
 	wire wire
-	// patience is how long the peer may take for the rest of one write.
+	// patience is how long the client may take to accept the rest of one write.
 	patience time.Duration
-	// broken is called, without the lock, with an error when nothing more can be sent; with nil, perhaps twice, when
-	// all is sent and the queue is ending.
+	// broken is called, without the lock: with an error when nothing more can be sent; with nil, perhaps twice, when
+	// all is sent and the connection is to end.
 	broken func(error)
 
 	mu      sync.Mutex
-	room    sync.Cond // signaled when the reader may go on
-	buf     []byte    // frames that no flush has taken; nil or pooled
-	writing bool      // a flush is running, and takes the frames that others append meanwhile
-	waiting int       // bytes that the wire has not sent yet
+	room    sync.Cond // signaled when the reader may read again; see waitRoom
+	buf     []byte    // frames that no flush has taken yet; nil, or from a pool
+	writing bool      // a flush is running, which also sends frames that are appended meanwhile
+	waiting int       // how many bytes the wire has not sent yet
 	closed  bool      // nothing more is sent
-	ending  bool      // closes when all is sent
+	ending  bool      // the connection is to end when all is sent
 	encoder encoder
-	sent    bool // HEADERS or DATA were sent since the last ping was judged
+	sent    bool // HEADERS or DATA were sent since the last ping of the client
 
-	window    int64 // of the connection; never negative
-	initial   int64 // window of a new stream
+	window    int64 // how many bytes may be sent on the connection; never negative
+	initial   int64 // how many bytes may be sent on a new stream
 	frameSize int
-	streams   map[uint32]*stream // registered, by id
-	blocked   []*stream          // streams whose answers wait for a window, in order
+	streams   map[uint32]*stream // the streams that are registered, by their numbers
+	blocked   []*stream          // the streams whose answers wait for flow control, in order
 	lost      int                // how many streams in blocked were reset
-	inStore   int                // calls that a store has not finished, including those of reset streams
+	inStore   int                // how many calls are in a store, including those of streams that were reset
 	dead      []*stream          // registered streams that have ended, for the reader to reuse
 
 	account *account
-	held    atomic.Int64 // how much of the account this connection's streams and block hold
-	block   []byte       // a header block that arrives in several frames
-	opened  time.Time    // when the block began
+	held    atomic.Int64 // how many bytes of the account this connection's streams and header block hold
+	block   []byte       // the header block that arrives in several frames, so far
+	opened  time.Time    // when that block began
 }
 
 func newSendQueue(w wire, a *account, patience time.Duration, broken func(error)) *sendQueue {
@@ -57,28 +57,28 @@ func newSendQueue(w wire, a *account, patience time.Duration, broken func(error)
 
 var bufferPool = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// grab ensures that there is a buffer to append to. The lock is held.
+// grab makes o.buf a buffer from the pool if it is nil. o.mu is held.
 func (o *sendQueue) grab() {
 	if o.buf == nil {
 		o.buf = bufferPool.Get().(*[bufferBytes]byte)[:0]
 	}
 }
 
-// recycle returns to the pool a buffer from grab, unless it has grown.
+// recycle returns a buffer that grab has taken to the pool, unless it has grown.
 func recycle(b []byte) {
 	if cap(b) == bufferBytes {
 		bufferPool.Put((*[bufferBytes]byte)(b[:bufferBytes]))
 	}
 }
 
-// add appends frames that need no window.
+// add appends frames that flow control does not limit. f appends them to dst.
 func (o *sendQueue) add(f func(dst []byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.put(f)
 }
 
-// put is add with the lock held.
+// put is add for callers that hold o.mu.
 func (o *sendQueue) put(f func(dst []byte) []byte) {
 	if !o.closed {
 		o.grab()
@@ -86,8 +86,8 @@ func (o *sendQueue) put(f func(dst []byte) []byte) {
 	}
 }
 
-// setLength sets the length of the frame that begins at an offset, and splits it into CONTINUATION frames where it is
-// too long. The lock is held.
+// setLength sets the length of the HEADERS frame that begins at index at of o.buf and ends with o.buf. If the frame is
+// too long, setLength splits it into CONTINUATION frames. o.mu is held.
 func (o *sendQueue) setLength(at int) {
 	n := len(o.buf) - at - frameHeaderLen
 	if n > o.frameSize {
@@ -113,14 +113,15 @@ func (o *sendQueue) split(at, n int) {
 	}
 }
 
-// find returns the registered stream with that id, or nil.
+// find returns the registered stream with the number id, or nil.
 func (o *sendQueue) find(id uint32) *stream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.streams[id]
 }
 
-// admit registers a stream whose request is not complete, unless there are too many.
+// admit registers a stream whose request is not complete. If limit streams are registered already, it refuses the
+// stream and returns false.
 func (o *sendQueue) admit(s *stream, limit int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -135,7 +136,7 @@ func (o *sendQueue) admit(s *stream, limit int) bool {
 	return true
 }
 
-// register enters a stream into the table, in which the peer's frames find it. The lock is held.
+// register enters a stream into o.streams, so that later frames of the stream find it. o.mu is held.
 func (o *sendQueue) register(s *stream) {
 	if !s.registered {
 		s.registered = true
@@ -143,7 +144,7 @@ func (o *sendQueue) register(s *stream) {
 	}
 }
 
-// forget ends a stream. The lock is held.
+// forget ends a stream. o.mu is held.
 func (o *sendQueue) forget(s *stream) {
 	if s.gone {
 		return
@@ -160,7 +161,8 @@ func (o *sendQueue) forget(s *stream) {
 	}
 }
 
-// remove lets the reader reuse a stream that has ended, once no list and no store refers to it. The lock is held.
+// remove adds a stream that has ended to o.dead for reuse, once neither the list blocked nor a store refers to it. o.mu
+// is held.
 func (o *sendQueue) remove(s *stream) {
 	if s.gone && s.registered && !s.removed && !s.queued && !s.inStore {
 		s.removed = true
@@ -168,12 +170,12 @@ func (o *sendQueue) remove(s *stream) {
 	}
 }
 
-// removed appends the streams that have ended since the last call.
+// removed appends the streams of o.dead to into, and empties o.dead.
 func (o *sendQueue) removed(into []*stream) []*stream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.dead {
-		if s.removed = !s.inStore; s.removed { // a stream reset while the store has its call is still in use
+		if s.removed = !s.inStore; s.removed { // a stream that was reset while its call is in the store is still in use
 			into = append(into, s)
 		}
 	}
@@ -182,7 +184,7 @@ func (o *sendQueue) removed(into []*stream) []*stream {
 	return into
 }
 
-// reset ends a stream by RST_STREAM.
+// reset resets the stream with the number id: it sends RST_STREAM and ends the stream.
 func (o *sendQueue) reset(id uint32, code http2.ErrCode) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -192,7 +194,7 @@ func (o *sendQueue) reset(id uint32, code http2.ErrCode) {
 	o.put(func(b []byte) []byte { return appendReset(b, id, code) })
 }
 
-// cut ends a stream that was reset. The lock is held.
+// cut ends a stream that was reset. o.mu is held.
 func (o *sendQueue) cut(s *stream) {
 	if s.gone {
 		return
@@ -201,14 +203,16 @@ func (o *sendQueue) cut(s *stream) {
 	if !s.queued {
 		return
 	}
-	// A peer that opens no window and resets its calls must not make o.blocked grow.
+	// Remove reset streams from o.blocked now and then. Otherwise a client that leaves its windows closed and resets
+	// its calls would make the list grow.
 	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
 		return
 	}
 	o.keepBlocked(func(*stream) bool { return true })
 }
 
-// keepBlocked keeps the blocked streams that have to wait longer. The lock is held.
+// keepBlocked removes from o.blocked the streams that have ended, and those for which waits returns false. o.mu is
+// held.
 func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
 	kept := o.blocked[:0]
 	for _, s := range o.blocked {
@@ -228,7 +232,7 @@ func (o *sendQueue) refuseStream(s *stream) {
 	o.forget(s)
 }
 
-// goAway appends GOAWAY, after which the connection ends. The lock is held.
+// goAway appends GOAWAY, and has the connection end when that is sent. o.mu is held.
 func (o *sendQueue) goAway(last uint32, code http2.ErrCode, debug string) {
 	if !o.closed {
 		o.grab()
@@ -237,8 +241,8 @@ func (o *sendQueue) goAway(last uint32, code http2.ErrCode, debug string) {
 	}
 }
 
-// waitRoom waits until the peer has taken enough answers and the store has finished enough calls that more may be read.
-// It returns how many streams are open; ok is false when nothing more is sent.
+// waitRoom waits until more may be read: until the client has accepted enough of the answers, and the store has
+// finished enough calls. open is how many streams are registered; ok is false if nothing more can be sent.
 func (o *sendQueue) waitRoom(calls int) (open int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -255,7 +259,7 @@ func (o *sendQueue) open() int {
 	return len(o.streams)
 }
 
-// close ends the sending side and all its streams.
+// close ends the sending side and all streams.
 func (o *sendQueue) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

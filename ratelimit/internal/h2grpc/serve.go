@@ -12,7 +12,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// NewServer returns a server.
+// NewServer returns a server that serves no listener yet; see Serve.
 func NewServer(o Options) *Server {
 	o.KeepaliveTime = cmp.Or(o.KeepaliveTime, 2*time.Hour)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 20*time.Second)
@@ -33,7 +33,8 @@ func NewServer(o Options) *Server {
 	return s
 }
 
-// Serve accepts connections until the listener fails, or until the server is closed, and then returns ErrServerClosed.
+// Serve accepts connections on l and serves them. It returns when accepting fails; after Shutdown or Close, the error
+// is ErrServerClosed.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.draining {
@@ -57,7 +58,7 @@ func (s *Server) Serve(l net.Listener) error {
 			go s.serve(c)
 		case s.isDraining():
 			return ErrServerClosed
-		case temporary(err): // out of file descriptors: the next try may succeed
+		case temporary(err): // such as too many open files: the next try may succeed
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			time.Sleep(pause)
 		default:
@@ -119,15 +120,15 @@ func (s *Server) serve(raw net.Conn) {
 	k.serve()
 }
 
-// spoke removes a connection from s.silent. The lock is held.
+// spoke removes a connection from s.silent, the connections in their TLS handshake. s.mu is held.
 func (s *Server) spoke(raw net.Conn) {
 	delete(s.silent, raw)
 	s.endIfEmpty()
 }
 
-// Shutdown stops accepting, sends every peer GOAWAY in two steps, as grpc-go does, and waits until all calls have been
-// answered and the connections have ended. If ctx ends first, it cuts the remaining connections and returns ctx's
-// error.
+// Shutdown stops accepting connections, and sends GOAWAY on all connections, in two steps as grpc-go does. Then it
+// waits until all calls are answered and all connections have ended. If ctx ends first, Shutdown closes the remaining
+// connections and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.stopAccepting() {
 		c.drain(time.Now())
@@ -142,7 +143,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// stopAccepting closes the listeners and the connections in their TLS handshake, and returns the other connections.
+// stopAccepting closes the listeners, and the connections in their TLS handshake. It returns the other connections.
 func (s *Server) stopAccepting() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +158,7 @@ func (s *Server) stopAccepting() []*conn {
 	return slices.Collect(maps.Keys(s.conns))
 }
 
-// Close ends all connections at once.
+// Close closes all connections at once.
 func (s *Server) Close() {
 	for _, c := range s.stopAccepting() {
 		c.close()

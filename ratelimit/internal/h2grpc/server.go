@@ -1,14 +1,14 @@
-// Package h2grpc serves Envoy's rate limit service over gRPC: an HTTP/2 server for one unary method, whose calls run to
-// completion on the goroutine that reads them. All calls of one read are decided together and answered by one write; no
-// call costs a goroutine, a channel or an allocation.
+// Package h2grpc serves Envoy's rate limit service over gRPC. It is an HTTP/2 server for one method, ShouldRateLimit,
+// whose calls are decided on the goroutine that reads them. All calls of one read are decided together, and their
+// answers are sent by one write. No call costs a goroutine, a channel or an allocation.
 //
-// Three parts own their data. The reader of a connection (reader.go, receive.go) has HPACK's decoder and the receiving
-// side. The connection's send queue (sendqueue.go, answers.go) has the sending side, under the connection's only lock.
-// The store has the calls that wait for it (call.go). Answers reach the send queue in bundles. The reader answers
-// health checks too; a watch of the health has a goroutine.
+// The data belongs to three parts. The reader of a connection (reader.go, receive.go) has HPACK's decoder and the
+// receiving side. The connection's send queue (sendqueue.go, answers.go) has the sending side, under the connection's
+// only lock. The store has the calls that wait for it (call.go). Answers reach the send queue in bundles. The reader
+// also answers health checks; the health service's streaming method Watch has a goroutine for each call.
 //
-// Protocol: RFC 9113 (HTTP/2), RFC 7541 (HPACK), and grpc's PROTOCOL-HTTP2.md. Where these leave a choice, the answer
-// is grpc-go's.
+// The protocol is HTTP/2 (RFC 9113) with HPACK (RFC 7541), and gRPC's PROTOCOL-HTTP2.md. Where they leave a choice, the
+// package does what grpc-go does.
 package h2grpc
 
 import (
@@ -29,50 +29,52 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Options shape a server.
+// Options are the parameters of NewServer.
 type Options struct {
 	// Service decides the calls.
 	Service *service.Service
-	// Path is the method that decides, such as /package.Service/Method.
+	// Path is the path of ShouldRateLimit, of the form /package.Service/Method.
 	Path string
-	// Health answers grpc.health.v1.Health. Its Watch returns when the daemon drains.
+	// Health answers the calls of grpc.health.v1.Health. Its Watch has to return when the daemon drains.
 	Health healthpb.HealthServer
 	Stats  *stats.Registry
-	// Memory bounds the memory that peers make the server keep, in bytes; it is clamped to 16 to 256 MiB.
+	// Memory bounds the memory that clients can make the server keep, in bytes. It is raised to 16 MiB if it is less,
+	// and lowered to 256 MiB if it is more.
 	Memory int64
-	// Tracing records a span for each call; nil: none.
+	// Tracing records a span for each call; nil: calls are not traced.
 	Tracing *Tracing
-	// TLS is the listener's config, whose NextProtos must be h2 alone; nil: plain HTTP/2.
+	// TLS is the TLS config, whose NextProtos must be h2 alone; nil: HTTP/2 without TLS.
 	TLS *tls.Config
-	// HandshakeFailed is called for each TLS handshake that failed; required with TLS.
+	// HandshakeFailed is called for each TLS handshake that has failed. It is required if TLS is set.
 	HandshakeFailed func(peer net.Addr, err error)
-	// Panicked is called when a call has panicked.
+	// Panicked is called with the value of each panic that was recovered.
 	Panicked func(any)
-	// MaxStreams is how many calls of a connection may be open, and how many may wait for a store. It is required: with
-	// 0 a connection may open no call.
+	// MaxStreams is how many calls may be open on one connection, and how many of them may be in a store. It is
+	// required: if it is 0, no call may be opened.
 	MaxStreams int
-	// MaxAge is the age at which a connection gets GOAWAY (±10 %), MaxAgeGrace the time that its calls then have to
-	// finish; 0 means never.
+	// MaxAge is the age at which a connection gets GOAWAY, varied at random by 10 %. MaxAgeGrace is how much time its
+	// calls then have to finish. 0 means no limit.
 	MaxAge, MaxAgeGrace time.Duration
-	// KeepaliveTime is how long a connection may be silent before it is pinged; KeepaliveTimeout is how long the peer
-	// has to answer, and to read its answers.
+	// KeepaliveTime is how long a client may be silent before it is pinged. KeepaliveTimeout is how long it may take to
+	// answer a ping, and to accept answers.
 	KeepaliveTime, KeepaliveTimeout time.Duration
-	// MinPing is the shortest time between pings of a client.
+	// MinPing is the shortest time that a client must leave between two pings.
 	MinPing time.Duration
 }
 
-// Tracing starts and ends the spans of calls.
+// Tracing has the functions that begin and end the spans of calls.
 type Tracing struct {
-	// Start begins the span of a call of a method, as a child of the span that the call's metadata names.
+	// Start begins the span of a call of method, as a child of the span that the call's metadata md names. from is the
+	// client's address.
 	Start func(ctx context.Context, md propagation.TextMapCarrier, method string, from net.Addr) (context.Context, trace.Span)
 	// End ends the span with the call's status.
 	End func(span trace.Span, code codes.Code, message string)
 }
 
-// Server serves connections. Make one with NewServer.
+// Server serves connections. NewServer creates one.
 type Server struct {
 	o        Options
-	ctx      context.Context // of health checks and watches; ends with Close
+	ctx      context.Context // for health checks and health watches; ends with Close
 	stop     context.CancelFunc
 	requests *stats.Counter
 	took     *stats.Timer
@@ -80,18 +82,18 @@ type Server struct {
 	askers   askers
 	watches  atomic.Int32
 	account  account
-	ids      atomic.Uint64 // numbers the connections
+	ids      atomic.Uint64 // the number of the last connection
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	silent    map[net.Conn]struct{} // connections in their TLS handshake
+	silent    map[net.Conn]struct{} // the connections in their TLS handshake
 	draining  bool
-	empty     chan struct{} // closed when the server is draining and no connection is left
+	empty     chan struct{} // closed when the server is draining and has no connection left
 	ticking   bool
 }
 
-// ErrServerClosed is what Serve returns after Shutdown or Close.
+// ErrServerClosed is the error of Serve after Shutdown or Close.
 var ErrServerClosed = errors.New("h2grpc: server closed")
 
 func (s *Server) refused(r reason) { s.refusals[r].Inc() }
@@ -114,8 +116,8 @@ func (s *Server) endIfEmpty() {
 	}
 }
 
-// relieve makes room while the account is over its limit. The connection that holds most gives way, even if another one
-// needs the memory. relieve returns false where no connection holds anything.
+// relieve frees memory until the account is within its limit. Each time, the connection that holds most gives way, even
+// if it is not the one that needs more. relieve returns false if no connection holds memory that can be freed.
 func (s *Server) relieve() bool {
 	if !s.account.over() {
 		return true
@@ -140,8 +142,8 @@ func (s *Server) relieve() bool {
 	return true
 }
 
-// startSpan begins the span of a stream's call, if calls are traced. ctx has the span, and end ends it; nil means that
-// the call ended well.
+// startSpan begins the span of a stream's call, if calls are traced. ctx has the span; end ends the span. end's
+// parameter is the call's refusal, or nil if it was answered.
 func (c *conn) startSpan(s *stream) (ctx context.Context, end func(*refusal)) {
 	t := c.server.o.Tracing
 	if t == nil {
@@ -159,7 +161,7 @@ func (c *conn) startSpan(s *stream) (ctx context.Context, end func(*refusal)) {
 
 func noSpan(*refusal) {}
 
-// ask calls the store for the hits that begin has left, and waits for the answer.
+// ask has a call wait for the store (Service.Ask), after begin has returned that the store has to be called.
 func (s *Server) ask(x *Call) (ended *refusal) {
 	defer s.recovered(x, &ended)
 	ctx := x.ctx
@@ -173,7 +175,8 @@ func (s *Server) ask(x *Call) (ended *refusal) {
 	return s.refusalOf(x, err)
 }
 
-// answer finishes a call on a goroutine of its own.
+// answer decides and answers a call on the goroutine that called it, which may wait for the store. For a call that was
+// not begun, because it is costly, it first calls begin.
 func (s *Server) answer(x *Call) {
 	c := x.conn
 	asks, ended := true, (*refusal)(nil)
@@ -189,8 +192,8 @@ func (s *Server) answer(x *Call) {
 	bundlePool.Put(b)
 }
 
-// askers are the goroutines that wait for a store. An idle one is kept for the next call, since a new goroutine has to
-// grow its stack for every call.
+// askers runs calls on goroutines that may wait for a store. A goroutine that is idle is kept for the next call, since
+// a new goroutine would have to grow its stack for each call.
 type askers struct {
 	do   func(*Call)
 	most int
@@ -198,10 +201,10 @@ type askers struct {
 	mu      sync.Mutex
 	idle    []chan *Call
 	running int
-	queue   []*Call // calls that wait for a goroutine while most are running
+	queue   []*Call // the calls that wait for a goroutine while as many as most are running
 }
 
-// start runs do(x) on a goroutine.
+// start runs a.do(x) on a goroutine, at once or when one is free.
 func (a *askers) start(x *Call) {
 	a.mu.Lock()
 	if n := len(a.idle); n > 0 {

@@ -13,38 +13,38 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // registers gzip
 )
 
-// stream is one call from its HEADERS to its answer. The reader owns the first group of fields; the second belongs to
-// the send queue, under its lock. A call that is answered in the read that completed it never enters the send queue's
-// table.
+// stream is one call from its HEADERS to its answer. The first group of fields belongs to the reader, the second to the
+// send queue, under its lock. A stream that is answered in the read that completed its request is never registered in
+// the send queue.
 type stream struct {
 	id     uint32
 	header header
-	parts  bool // DATA frames have brought a part of the message
-	// received counts the bytes of the body for content-length.
+	parts  bool // an earlier DATA frame has brought a part of the message
+	// received is how many bytes of the body have arrived, to be compared with content-length.
 	received int64
-	ended    bool // the client has sent the whole request
-	refused  bool // answered early; further frames are dropped
-	window   int  // bytes that the client may still send
+	ended    bool // the client has sent its whole request
+	refused  bool // answered before the request was complete; further frames are dropped
+	window   int  // how many bytes the client may still send on the stream
 	began    time.Time
 
 	registered bool
 	inStore    bool
-	open       bool               // the client has not sent the whole request; kept for registered streams
-	gone       bool               // answered in full, or reset
-	early      bool               // answered before the client had sent the whole request
-	body       []byte             // the message so far, where it arrives in several DATA frames
-	held       int                // bytes allocated for body and pending, as accounted
-	credit     int64              // bytes that WINDOW_UPDATEs added to the initial window, less the bytes sent
-	pending    []byte             // the rest of an answer that waits for a window
-	queued     bool               // in the send queue's list blocked
-	stalled    time.Time          // when a part of pending was last sent, or pending was set
-	removed    bool               // in the send queue's list dead, or taken from it
-	begun      bool               // of a watch: its HEADERS were sent
-	watch      context.CancelFunc // ends a Health/Watch; nil for any other call
+	open       bool               // the client has not sent its whole request; set only for registered streams
+	gone       bool               // answered completely, or reset
+	early      bool               // answered before the client has sent its whole request
+	body       []byte             // the message so far, if it arrives in several DATA frames
+	held       int                // how many bytes of the account are counted for body and pending
+	credit     int64              // how many bytes WINDOW_UPDATE has added to the initial window, less the bytes sent
+	pending    []byte             // the rest of an answer, which waits for flow control
+	queued     bool               // it is in sendQueue.blocked
+	stalled    time.Time          // when a part of pending was last sent, or when pending was set
+	removed    bool               // it is in sendQueue.dead, or was taken from there
+	begun      bool               // for a health watch: its HEADERS were sent
+	watch      context.CancelFunc // ends a health watch; nil for any other call
 }
 
 const (
-	// maxMessage is the longest message of a call, as in grpc-go.
+	// maxMessage is the longest message of a call, in bytes, as in grpc-go.
 	maxMessage    = 4 << 20
 	messageHeader = 5
 )
@@ -53,7 +53,7 @@ func messageLength(b []byte) int {
 	return int(uint32(b[1])<<24 | uint32(b[2])<<16 | uint32(b[3])<<8 | uint32(b[4]))
 }
 
-// tooLong returns why a body that begins with b is refused before all of it is kept; nil if it is not.
+// tooLong returns why a body that begins with b is refused before all of it has arrived, or nil if it is not.
 func (s *stream) tooLong(b []byte) *refusal {
 	if len(b) >= messageHeader {
 		if n := messageLength(b); n > maxMessage {
@@ -68,7 +68,7 @@ func (s *stream) refusal(code codes.Code, message string) *refusal {
 	return &refusal{code: code, message: message, subtype: s.header.subtype}
 }
 
-// decompress decompresses a message of at most maxMessage bytes, compressed and decompressed.
+// decompress returns the message decompressed. It refuses a message that then has more than maxMessage bytes.
 func (s *stream) decompress(message []byte) ([]byte, *refusal) {
 	r, err := encoding.GetCompressor(s.header.encoding).Decompress(bytes.NewReader(message))
 	if err != nil {
@@ -88,11 +88,11 @@ func (s *stream) decompress(message []byte) ([]byte, *refusal) {
 	return text, nil
 }
 
-// beginMessage appends an empty prefix of a message, which seal fills.
+// beginMessage appends room for the prefix of a message, which seal fills in.
 func beginMessage(dst []byte) []byte { return append(dst, 0, 0, 0, 0, 0) }
 
-// seal completes a message whose prefix stands at an offset: it compresses the message if the request was compressed,
-// and sets the length.
+// seal completes the message whose prefix is at index from of b. If the request was compressed, it compresses the
+// message. Then it sets the length in the prefix.
 func (s *stream) seal(b []byte, from int) ([]byte, error) {
 	text := b[from+messageHeader:]
 	if s.header.encoding != "" && len(text) > 0 {
@@ -114,7 +114,7 @@ func (s *stream) seal(b []byte, from int) ([]byte, error) {
 	return b, nil
 }
 
-// message returns the one message in the body of a finished request.
+// message returns the message in the body of a request that is complete. A request must have exactly one.
 func (s *stream) message(b []byte) ([]byte, *refusal) {
 	if len(b) == 0 {
 		return nil, s.refusal(codes.Internal,

@@ -9,16 +9,17 @@ import (
 )
 
 const (
-	// watchEvery is how often connections are checked, unless a setting requires more.
+	// watchEvery is how often connections are checked, unless a setting requires it more often.
 	watchEvery = 250 * time.Millisecond
-	// ackPatience is how long a peer has to acknowledge SETTINGS and the ping between two GOAWAYs.
+	// ackPatience is how long a client may take to acknowledge SETTINGS, and to answer the ping between the two
+	// GOAWAYs.
 	ackPatience = 5 * time.Second
-	// requestPatience is how long the rest of a request may take.
+	// requestPatience is how long a client may take to complete a request after its HEADERS.
 	requestPatience = time.Minute
 )
 
-// watch checks the times of all connections: age, keepalive, and the peer's delays. It ends when there is no
-// connection.
+// watch checks the times of all connections: their age, keepalive, and how long clients take. It ends when there is no
+// connection left, and is started again with the next.
 func (s *Server) watch() {
 	every := watchEvery
 	for _, d := range []time.Duration{s.o.MaxAge, s.o.MaxAgeGrace, s.o.KeepaliveTime, s.o.KeepaliveTimeout} {
@@ -45,7 +46,7 @@ func (s *Server) watch() {
 	}
 }
 
-// tick does what is due on a connection.
+// tick does what is due on one connection.
 func (s *Server) tick(c *conn, now time.Time) {
 	c.end.mu.Lock()
 	defer c.end.mu.Unlock()
@@ -81,7 +82,8 @@ func (s *Server) tick(c *conn, now time.Time) {
 	}
 }
 
-// keepalive pings a peer that has sent nothing, and closes the connection if no answer comes.
+// keepalive pings a client that has sent nothing for KeepaliveTime, and closes the connection if no answer comes in
+// time.
 func (s *Server) keepalive(c *conn, now time.Time) {
 	last := time.Unix(0, c.lastRead.Load())
 	if last.Before(c.started) {
@@ -102,8 +104,8 @@ func (s *Server) keepalive(c *conn, now time.Time) {
 	}
 }
 
-// expire resets the streams whose requests were not completed in time, or whose answers have waited too long for a
-// window. It reports whether the connection's header block was not completed in time.
+// expire resets the streams whose requests were not completed in time, or whose answers have waited too long for flow
+// control. It reports whether a header block was not completed in time.
 func (o *sendQueue) expire(now time.Time, s *Server) (block bool) {
 	late := map[uint32]reason{}
 	o.mu.Lock()
@@ -127,7 +129,7 @@ func (o *sendQueue) expire(now time.Time, s *Server) (block bool) {
 	return block
 }
 
-// drain sends the peer GOAWAY.
+// drain begins to end the connection because the server is shutting down.
 func (c *conn) drain(now time.Time) {
 	c.end.mu.Lock()
 	defer c.end.mu.Unlock()
@@ -137,8 +139,9 @@ func (c *conn) drain(now time.Time) {
 	}
 }
 
-// beginDrain sends the first of two GOAWAYs, which excludes no stream, since some may be on their way. The second is
-// sent when the peer has answered the ping after the first. The lock is held.
+// beginDrain sends the first of two GOAWAYs, which still allows all streams, since some may be on their way, and a
+// ping. The second GOAWAY is sent when the client has answered the ping, after which no such stream can arrive.
+// c.end.mu is held.
 func (c *conn) beginDrain(now time.Time) {
 	if c.end.draining = now; c.end.why == "" {
 		c.end.why = "max_age"

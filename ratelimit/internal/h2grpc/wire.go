@@ -12,39 +12,42 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
-// bufferBytes is the size of pooled buffers, for reading and for writing.
+// bufferBytes is the size of the pooled buffers for reading and for writing.
 const bufferBytes = 64 << 10
 
-// wire moves the bytes of one connection. read must have one caller at a time; so must write and drain together.
+// wire reads and writes the bytes of one connection. One goroutine at a time may call read. Of write and drain, only
+// one may be called at a time.
 type wire interface {
-	// read waits until bytes have arrived and reads them into the buffer that room returns. room is called only then,
-	// so that an idle connection holds no buffer; giveBack returns an unused buffer.
+	// read waits until bytes have arrived, and reads them into the buffer that room returns. It calls room only then,
+	// so that an idle connection needs no buffer. If there is nothing to read after all, it calls giveBack.
 	read(room func() []byte, giveBack func()) (int, error)
-	// write takes all of b, sends as much as possible without waiting, and reports whether everything is sent.
+	// write sends as much of b as possible without waiting, and keeps a copy of the rest. sent reports whether all is
+	// sent.
 	write(b []byte) (sent bool, err error)
-	// drain sends the bytes that write has left. It waits for the peer until the deadline.
+	// drain sends the rest that write has kept. It waits for the client, but not beyond the deadline.
 	drain(deadline time.Time) error
-	// left returns how many bytes wait for drain.
+	// left returns how many bytes of the rest are not sent yet.
 	left() int
 }
 
-// newWire returns the wire of an open connection: of TCP, a unix socket, or TLS on either.
+// newWire returns the wire of an open connection, which is TCP or a unix socket, perhaps with TLS.
 func newWire(c net.Conn) wire {
 	if s, ok := c.(*sealedConn); ok {
 		return s.wire
 	}
 	s := &socket{net: c}
-	s.raw, _ = c.(syscall.Conn).SyscallConn() // fails only for connections that are not open
+	s.raw, _ = c.(syscall.Conn).SyscallConn() // fails only for a connection that is not open
 	s.readReady, s.writeReady = s.tryRead, s.tryWrite
 	return s
 }
 
-// socket reads and writes a file descriptor when it is ready, without a waiting goroutine.
+// socket is the wire of a connection without TLS. It reads and writes the file descriptor itself.
 type socket struct {
 	net net.Conn
 	raw syscall.RawConn
 
-	// The callbacks of raw and their variables: a closure for each call would be allocated.
+	// The callbacks for raw, and their parameters and results. They are fields because a closure would be allocated for
+	// each call.
 	readReady, writeReady func(fd uintptr) bool
 	room                  func() []byte
 	giveBack              func()
@@ -54,8 +57,8 @@ type socket struct {
 	writeN                int
 	writeErr              error
 
-	mu       sync.Mutex // guards the fields below: TLS writes from the reading side too
-	rest     []byte     // not sent yet
+	mu       sync.Mutex // guards the fields below, since TLS writes from the reading side, too
+	rest     []byte     // bytes that are not sent yet
 	draining bool
 }
 
@@ -133,22 +136,24 @@ func (s *socket) left() int {
 	return len(s.rest)
 }
 
-// sealedConn is a TLS connection whose records are sent without waiting. A tls.Conn cannot write a part of a record,
-// and a write that times out breaks it. So it writes into memory, from which a wire sends.
+// sealedConn is a TLS connection whose bytes are sent without waiting. A tls.Conn itself cannot write a part of a TLS
+// record, and is broken by a write that times out. So the tls.Conn writes into memory, and a wire sends the bytes from
+// there.
 type sealedConn struct {
 	*tls.Conn
 	under *recordConn
 	wire  *sealed
 }
 
-// recordConn is the connection below a tls.Conn. Until the handshake is over, it writes to the network itself.
+// recordConn is the connection that a tls.Conn reads from and writes to. Writes go to the network until the handshake
+// is complete, and then into memory.
 type recordConn struct {
 	net.Conn
-	in      net.Conn // the same connection, to read from
+	in      net.Conn // the same connection, for reading
 	mu      sync.Mutex
 	settled bool
 	records []byte
-	spare   []byte // the former memory of records, to be used again
+	spare   []byte // former memory of records, for reuse
 }
 
 // Read implements net.Conn.
@@ -165,7 +170,8 @@ func (c *recordConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// SetWriteDeadline implements net.Conn. Writing into memory needs no deadline: the wire has its own.
+// SetWriteDeadline implements net.Conn. After the handshake it does nothing, since writes into memory need no deadline,
+// and the wire has its own.
 func (c *recordConn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +181,7 @@ func (c *recordConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// take returns the bytes written since the last take. They are valid until the take after the next.
+// take returns the TLS records that were written since the last take. They stay valid until the take after the next.
 func (c *recordConn) take() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,14 +193,14 @@ func (c *recordConn) take() []byte {
 	return b
 }
 
-// serveTLS does the handshake as a server.
+// serveTLS does the TLS handshake as a server.
 func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	under := &recordConn{Conn: raw, in: nonblock.Wrap(raw)}
 	c := &sealedConn{Conn: tls.Server(under, config), under: under}
 	if err := c.Handshake(); err != nil {
 		return nil, err
 	}
-	if c.ConnectionState().NegotiatedProtocol != "h2" { // as grpc-go does: RFC 9113, section 3.2
+	if c.ConnectionState().NegotiatedProtocol != "h2" { // required by RFC 9113, section 3.2, and grpc-go
 		return nil, errors.New("the client did not ask for the protocol h2 by ALPN")
 	}
 	under.mu.Lock()
@@ -204,7 +210,7 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	return c, nil
 }
 
-// CloseWrite shuts down the sending side: the peer reads the end of the stream.
+// CloseWrite shuts down the sending side, so that the client reads the end of the connection.
 func (c *sealedConn) CloseWrite() error {
 	if err := c.Conn.CloseWrite(); err != nil {
 		return err
@@ -220,14 +226,14 @@ func (c *sealedConn) CloseWrite() error {
 
 type sealed struct {
 	over *sealedConn
-	wire wire // carries the records
+	wire wire // sends the TLS records
 	mu   sync.Mutex
 }
 
 // read implements wire.
 func (s *sealed) read(room func() []byte, _ func()) (int, error) {
 	n, err := s.over.Conn.Read(room())
-	if _, sendErr := s.send(); sendErr != nil && err == nil { // answers the peer's change of keys
+	if _, sendErr := s.send(); sendErr != nil && err == nil { // such as the answer to a change of keys
 		err = sendErr
 	}
 	return n, err

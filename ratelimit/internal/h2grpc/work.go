@@ -10,18 +10,18 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// work is the calls and answers of one read. It is pooled, since a connection needs none between reads.
+// work has the calls and answers of one read. It comes from a pool, since a connection needs none between reads.
 type work struct {
 	bundle  bundle
-	waiting []*Call            // wait for the store
-	costly  []*Call            // need goroutines of their own
-	handed  []*counter.Pending // the calls of one Start
-	dead    []*stream          // have ended
+	waiting []*Call            // the calls for the store
+	costly  []*Call            // the calls that need goroutines of their own
+	handed  []*counter.Pending // the calls of one counter.Async.Start
+	dead    []*stream          // streams that have ended
 }
 
 var workPool = sync.Pool{New: func() any { return new(work) }}
 
-// flushBundle passes the answers so far to the send queue, then starts the calls that take long.
+// flushBundle passes the answers so far to the send queue. Then it starts the costly calls on goroutines of their own.
 func (c *conn) flushBundle() {
 	if len(c.in.work.bundle.answers) > 0 {
 		c.out.answer(&c.in.work.bundle, 0)
@@ -49,8 +49,9 @@ func (c *conn) flushBundle() {
 	}
 }
 
-// findFlushed returns the registered stream with that id, or nil. If there is none, the answers and calls of this read
-// are passed on first: a stream of this read may then be registered, since it waits for a window or for the store.
+// findFlushed returns the registered stream with the number id, or nil. If none is registered, it first passes on the
+// answers and calls of this read, since the stream of one of them may then be registered: if its answer waits for flow
+// control, or its call for the store.
 func (c *conn) findFlushed(id uint32) *stream {
 	s := c.out.find(id)
 	if s == nil && len(c.in.work.bundle.answers)+len(c.in.work.waiting)+len(c.in.work.costly) > 0 {
@@ -60,10 +61,11 @@ func (c *conn) findFlushed(id uint32) *stream {
 	return s
 }
 
-// checksApart is how many unfinished health checks a connection may have beyond its other streams.
+// checksApart is how many incomplete health checks a connection may have in addition to MaxStreams.
 const checksApart = 16
 
-// register registers the stream whose DATA did not come next. false: there are too many streams.
+// register registers the current stream, because another frame than its DATA has come next. It returns false if there
+// are too many streams.
 func (c *conn) register() bool {
 	s := c.in.current
 	if s == nil {
@@ -72,7 +74,7 @@ func (c *conn) register() bool {
 	c.in.current = nil
 	s.open = true
 	limit := c.server.o.MaxStreams
-	if s.header.method == methodCheck { // a health check is answered however many calls are open
+	if s.header.method == methodCheck { // a health check must be answered however many calls are open
 		limit += checksApart
 	}
 	if !c.out.admit(s, limit) {
@@ -84,7 +86,7 @@ func (c *conn) register() bool {
 	return true
 }
 
-// abort resets a stream. Earlier answers are sent before the reset.
+// abort resets a stream because of a fault of the client. The answers of this read are sent first.
 func (c *conn) abort(id uint32, code http2.ErrCode) *connError {
 	c.flush()
 	c.out.reset(id, code)
@@ -96,7 +98,7 @@ func (c *conn) abort(id uint32, code http2.ErrCode) *connError {
 	return c.spend()
 }
 
-// refuse refuses a request, whether or not it is complete.
+// refuse answers a request by a refusal, whether or not the request is complete.
 func (c *conn) refuse(s *stream, r *refusal) {
 	c.in.work.bundle.refuse(s, r)
 	s.refused = true
@@ -108,17 +110,19 @@ func (c *conn) refuse(s *stream, r *refusal) {
 	}
 }
 
-// noteUnread counts and logs a decision that is refused because it could not be read.
+// noteUnread has the service count and log a call of ShouldRateLimit that is refused because its request could not be
+// read.
 func (c *conn) noteUnread(s *stream, r *refusal) {
 	if s.header.method == methodDecide {
 		c.server.o.Service.NoteUnread(r.code, errors.New(r.message))
 	}
 }
 
-// charge takes the cost of decoding the last list of fields from the budget.
+// charge takes from the budget the cost of decoding the last header block.
 func (c *conn) charge() { c.limits.budget.left -= c.in.headers.size * longListCost / maxHeaderList }
 
-// spend takes a frame that is no part of a call from the budget.
+// spend takes from the budget one frame that is not part of a call. If the budget is empty, it returns an error, which
+// ends the connection.
 func (c *conn) spend() *connError {
 	if !c.limits.budget.spend() {
 		return &connError{http2.ErrCodeEnhanceYourCalm, reasonFlood, "too many frames without calls"}
@@ -133,14 +137,15 @@ func (c *conn) spendIf(pays bool) *connError {
 	return nil
 }
 
-// allowance is how many frames and pings that begin no call a client may still send.
+// allowance bounds the frames and pings that a client may send without calls.
 type allowance struct {
 	budget   budget
 	lastPing time.Time
 	strikes  int
 }
 
-// budget is how many frames that begin no call a connection may still send. It grows with every call and with time.
+// budget is how many frames a client may still send that are not part of a call. It grows with each call, and with
+// time.
 type budget struct {
 	left   int
 	filled time.Time
@@ -150,7 +155,7 @@ const (
 	budgetMost      = 2000
 	budgetPerCall   = 4
 	budgetPerSecond = 200
-	longListCost    = 100 // frames that a list of fields of 64 KiB costs: decoding one takes a millisecond
+	longListCost    = 100 // in frames, for a header list of 64 KiB: decoding one takes a millisecond
 )
 
 func (b *budget) earn() {

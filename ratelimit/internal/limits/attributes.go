@@ -2,30 +2,32 @@ package limits
 
 import "iter"
 
-// The switches of an entry are in two structs, which the tree, compiled entries and views share. A further switch is a
-// field in one of the structs, with its name as the tag, a constant, a row in switches and a case in switchOf: compile
-// copies the structs whole, and the code that reads YAML, checks, shows and explains rules walks switches. The line of
-// dump.go and the resources of a control plane (rulefile/resource.go) name the switches that they have.
+// The on/off attributes of an entry, its switches, are fields of two structs, which the configuration tree, the
+// compiled entries and the views share. To add a switch, add a field to one of the structs with the switch's name as
+// its tag, a constant, a row in switches and a case in switchOf. That is enough for the code that reads YAML, checks,
+// shows and explains rules, which loops over switches, and for compile, which copies the structs whole. Only dump.go
+// and rulefile/resource.go, which reads a control plane's resources, name their switches one by one.
 
-// Attributes are the switches that apply where an entry decides a descriptor.
+// Attributes are the switches that only matter in the entry that decides a descriptor.
 type Attributes struct {
 	Shadow   bool `json:"shadow_mode,omitempty"`
 	Quota    bool `json:"quota_mode,omitempty"`
 	Detailed bool `json:"detailed_metric,omitempty"`
 }
 
-// PathAttributes are the switches that apply to every path through an entry.
+// PathAttributes are the switches that matter in every entry on the way to the entry that decides a descriptor.
 type PathAttributes struct {
 	ValueToMetric bool `json:"value_to_metric,omitempty"`
 	Share         bool `json:"share_threshold,omitempty"`
 }
 
-// switchRow describes one switch.
+// switchRow describes one switch, an attribute of an entry that is true or false.
 type switchRow struct {
 	name string
-	// needsLimit and needsCounting cause a warning where the entry has no rate_limit, or an unlimited one.
+	// The switch has no effect, and check warns, where the entry has no rate_limit (needsLimit) or an unlimited one
+	// (needsCounting).
 	needsLimit, needsCounting bool
-	// note is what explain says of a counting rule with the switch on; empty for none.
+	// note is the text that explain prints for a rule that counts and has the switch on; empty if it prints nothing.
 	note string
 }
 
@@ -37,7 +39,7 @@ const (
 	shareThreshold
 )
 
-// switches are in the order in which messages list them.
+// switches has a row for each switch, in the order in which messages list them.
 var switches = [...]switchRow{
 	shadowMode: {name: "shadow_mode", needsLimit: true, needsCounting: true,
 		note: "shadow_mode: over the limit is counted but answered OK"},
@@ -48,7 +50,7 @@ var switches = [...]switchRow{
 	shareThreshold: {name: "share_threshold"},
 }
 
-// SwitchNames returns the keys of an entry whose values are true or false.
+// SwitchNames returns the names of the switches, the YAML keys of an entry whose values are true or false.
 func SwitchNames() []string {
 	names := make([]string, len(switches))
 	for i := range switches {
@@ -57,7 +59,8 @@ func SwitchNames() []string {
 	return names
 }
 
-// Switch returns a switch of the entry by its name, and where to store its position; nil for any other key.
+// Switch returns pointers to the entry's switch of that name and to the switch's position in the file; nil for any
+// other key.
 func (e *Entry) Switch(name string) (value *bool, pos *Pos) {
 	for i := range switches {
 		if switches[i].name == name {
@@ -67,7 +70,7 @@ func (e *Entry) Switch(name string) (value *bool, pos *Pos) {
 	return nil, nil
 }
 
-// switchOf returns the field of a switch.
+// switchOf returns a pointer to the field of the switch with number i.
 func switchOf(a *Attributes, p *PathAttributes, i int) *bool {
 	switch i {
 	case shadowMode:
@@ -82,7 +85,7 @@ func switchOf(a *Attributes, p *PathAttributes, i int) *bool {
 	return &p.Share
 }
 
-// notes returns what explain says of the rule's switches, by the switches' numbers.
+// notes returns the notes that explain prints for the switches that the rule has on, each with the switch's number.
 func (r *Rule) notes() iter.Seq2[int, string] {
 	return func(yield func(int, string) bool) {
 		path := r.step.PathAttributes

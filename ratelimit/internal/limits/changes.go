@@ -6,19 +6,20 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Changes is the difference between two sets of rules, for a reload's log line.
+// Changes is the difference between two sets of rules, which the log line of a reload shows.
 type Changes struct {
 	Added, Removed, Changed int
-	// First has the first maxChanges differences, each as +, - or ~, domain, descriptor and limit.
+	// First has the first maxChanges differences. Each is +, - or ~ (added, removed, changed), then domain, descriptor
+	// and limit.
 	First []string
 
-	before, after *Domain // being compared
-	differing     int     // how many entries above match other values than before
+	before, after *Domain // the domain that is being compared, as it was and as it is
+	differing     int     // how many of the entries above the present entry match other values than before
 }
 
 const maxChanges = 10
 
-// ChangesSince compares the rules with the former rules, descriptor by descriptor.
+// ChangesSince compares the rules with the rules before a reload, descriptor by descriptor.
 func (r *Rules) ChangesSince(before *Rules) Changes {
 	var c Changes
 	for _, d := range r.sorted {
@@ -44,7 +45,7 @@ func (s *step) children() []step {
 	return s.below.steps
 }
 
-// compare compares the entries of one list before and after.
+// compare compares two versions of one list of entries, before and after a reload.
 func (c *Changes) compare(domain string, before, after []step) {
 	same := func(a, b step) bool { return a.key == b.key && a.value == b.value }
 	if slices.EqualFunc(before, after, same) {
@@ -70,7 +71,7 @@ func (c *Changes) compare(domain string, before, after []step) {
 	}
 }
 
-// pair compares an entry before and after; either may be nil.
+// pair compares an entry before and after a reload; it is nil on the side where it does not exist.
 func (c *Changes) pair(domain string, before, after *step) {
 	var was, is *Rule
 	var below [2][]step
@@ -111,7 +112,7 @@ func (c *Changes) note(mark, domain string, s *step, text string) {
 	}
 }
 
-// sameLimits reports whether all limits of two rules of one descriptor are the same.
+// sameLimits reports whether all limits of two rules, the same descriptor's before and after a reload, are equal.
 func (c *Changes) sameLimits(was, is *Rule) bool {
 	if was.Listed() != is.Listed() || len(was.Further) != len(is.Further) {
 		return false
@@ -122,7 +123,7 @@ func (c *Changes) sameLimits(was, is *Rule) bool {
 	return same(was, is) && slices.EqualFunc(was.Further, is.Further, same)
 }
 
-// sameRule reports whether two rules of one descriptor decide the same way and print the same.
+// sameRule reports whether two rules, the same descriptor's before and after a reload, decide alike and print alike.
 func sameRule(a, b *Rule) bool {
 	return a.PerUnit == b.PerUnit && a.Unit == b.Unit && a.Multiplier == b.Multiplier && a.Name == b.Name &&
 		a.Algorithm == b.Algorithm && a.Burst == b.Burst && a.Calendar() == b.Calendar() &&
@@ -130,7 +131,7 @@ func sameRule(a, b *Rule) bool {
 		proto.Equal(a.Metadata, b.Metadata)
 }
 
-// replacedBy returns the names that a rule replaces, sorted.
+// replacedBy returns, sorted, the names of the rules that r replaces.
 func (d *Domain) replacedBy(r *Rule) (names []string) {
 	for _, id := range r.rare().replaces {
 		names = append(names, d.names[id-1])

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// domainTree has all entries of one domain, from one file or, when merged, from several.
+// domainTree has all entries of one domain: those of one file or, with MERGE_DOMAIN_CONFIG, of several files.
 type domainTree struct {
 	name    string
 	files   []string
 	failure FailureMode
 	entries []Entry
 
-	failurePlace Place // where on_store_failure is set
-	first        Place // where the domain is first named
+	failurePlace Place // the position of on_store_failure
+	first        Place // the position where the domain is named first
 }
 
-// check checks the meaning of documents and joins the documents of one domain; package rulefile has checked their form.
-// The result may be compiled only when the report has no problem.
+// check checks the meaning of documents, whose form package rulefile has checked, and joins the documents of one
+// domain. The result may be compiled only if the report has no problem.
 func check(docs []Document, o Options, rep *Report) []domainTree {
 	var out []domainTree
 	index := map[string]int{}
@@ -62,7 +62,7 @@ func check(docs []Document, o Options, rep *Report) []domainTree {
 	return out
 }
 
-// join adds a further file of the domain.
+// join adds the entries of another file to the domain.
 func (d *domainTree) join(doc *Document, rep *Report) {
 	d.files = append(d.files, doc.File)
 	d.entries = append(d.entries, doc.Entries...)
@@ -81,7 +81,7 @@ func (d *domainTree) join(doc *Document, rep *Report) {
 	}
 }
 
-// where returns file:line:column.
+// where returns the text file:line:column for a place.
 func where(p Place) string {
 	if p.Pos.Line == 0 {
 		return p.File
@@ -89,8 +89,8 @@ func where(p Place) string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Pos.Line, p.Pos.Column)
 }
 
-// whereEntry is where for a position in an entry. Resources have no lines, so for a resource it returns the entry's
-// place in its list.
+// whereEntry returns the text file:line:column for a position in an entry. An entry of an xDS resource has no line; for
+// it whereEntry returns the resource and the entry's index in its list.
 func whereEntry(e *Entry, p Pos) string {
 	if p.Line == 0 {
 		return fmt.Sprintf("%s (descriptors[%d])", e.File, e.Index)
@@ -98,11 +98,11 @@ func whereEntry(e *Entry, p Pos) string {
 	return where(Place{File: e.File, Pos: p})
 }
 
-// checker walks the entries of one domain.
+// checker checks the entries of one domain, which it walks from the top down.
 type checker struct {
-	file      string // of the document; entries of merged domains have their own
+	file      string // the document's file; entries of merged domains have files of their own
 	domain    string
-	memcached bool // Options.Memcached
+	memcached bool // the counters are in memcached, see Options.Memcached
 	path      []*Entry
 	report    *Report
 }
@@ -115,7 +115,8 @@ func (c *checker) at(e *Entry, p Pos) Place {
 	return Place{File: file, Pos: p, Domain: c.domain, Path: c.dotted(e)}
 }
 
-// dotted returns the path of an entry below the entries being walked; nil stands for the last of these.
+// dotted returns the dotted path of an entry that lies directly below the entries in c.path; for nil, the path of the
+// last entry of c.path.
 func (c *checker) dotted(e *Entry) string {
 	labels := make([]string, 0, len(c.path)+1)
 	for _, up := range c.path {
@@ -127,7 +128,7 @@ func (c *checker) dotted(e *Entry) string {
 	return strings.Join(labels, ".")
 }
 
-// entries checks each entry of a list and all entries below.
+// entries checks each entry of a list and all entries nested in it.
 func (c *checker) entries(list []Entry) {
 	for i := range list {
 		if !c.report.Step() {
@@ -152,7 +153,7 @@ func (c *checker) entries(list []Entry) {
 	}
 }
 
-// flags checks the attributes other than key and value.
+// flags checks the attributes of an entry other than its key and value.
 func (c *checker) flags(e *Entry) {
 	_, p := parseValue(e.Value)
 	if e.Share && p == nil && e.Match == nil {
@@ -170,7 +171,7 @@ func (c *checker) flags(e *Entry) {
 	}
 }
 
-// idle warns about switches that are on and have no effect on the entry.
+// idle warns about switches that are on but have no effect on the entry; without selects the switches to look at.
 func (c *checker) idle(e *Entry, kind string, without func(*switchRow) bool) {
 	for i := range switches {
 		name := switches[i].name
@@ -187,7 +188,7 @@ func (e *Entry) shownValue() string {
 	return Quote(e.Value)
 }
 
-// limit checks one limit of an entry. where names the limit in messages.
+// limit checks one limit of an entry. Messages call the limit by the text where.
 func (c *checker) limit(e *Entry, l *Limit, where string) {
 	orUnlimited := " or unlimited: true"
 	if e.List != nil {
@@ -222,7 +223,7 @@ func (c *checker) limit(e *Entry, l *Limit, where string) {
 	}
 }
 
-// unlimited reports the fields that an unlimited rule must not have.
+// unlimited reports fields that make no sense in a limit with unlimited: true.
 func (c *checker) unlimited(e *Entry) {
 	l, o := e.Limit, e.Limit.options()
 	number := func(field string, value uint32, given bool, pos Pos) {
@@ -245,13 +246,13 @@ func (c *checker) unlimited(e *Entry) {
 	text("calendar", o.Calendar, o.HasCalendar, o.CalendarPos)
 }
 
-// pairKey identifies duplicate siblings: by key and value, compared separately.
+// pairKey is a key and a value as a map key, by which duplicates among the entries of one list are found.
 type pairKey struct {
 	key, value string
 	wild       bool
 }
 
-// siblings finds entries of one list with equal key and value, and wildcards that never match.
+// siblings reports entries of one list with equal key and value, and warns about wildcards that never match.
 func (c *checker) siblings(list []Entry) {
 	if len(list) < 2 && (len(list) == 0 || list[0].Match == nil) {
 		return
@@ -298,19 +299,19 @@ func (c *checker) siblings(list []Entry) {
 	if keyTexts {
 		c.keyTexts(list)
 	}
-	for i := range list { // in file order, for the order of messages
+	for i := range list { // go through the list again, not through the map: messages come in the order of the file
 		if group := wild[list[i].Key]; len(group) > 1 && group[0] == &list[i] {
 			c.covered(group)
 		}
 	}
 }
 
-// maxCovered bounds the comparisons of patterns by which a load finds patterns that never match, some 6 ns each: 50,000
-// patterns that begin with a star would take a billion.
+// maxCovered bounds how many comparisons of patterns, some 6 ns each, a load spends to find patterns that never match.
+// Without a bound, 50,000 patterns that begin with a star would take a billion comparisons.
 const maxCovered = 5_000_000
 
-// covered warns about wildcards that never match because of an earlier wildcard, and about many wildcards that are
-// costly.
+// covered warns about wildcards of one key that never match because an earlier wildcard matches all their values, and
+// about many wildcards that are costly to match.
 func (c *checker) covered(group []*Entry) {
 	patterns := make([]*pattern, len(group))
 	for i, e := range group {
@@ -323,7 +324,8 @@ func (c *checker) covered(group []*Entry) {
 		if !c.report.Step() {
 			return
 		}
-		// No text has 0xff, so only a star of the earlier pattern can match it.
+		// Compare the earlier pattern with this pattern's text, with 0xff for each star. No valid text contains 0xff,
+		// so only a star of the earlier pattern can match it.
 		text := patterns[i].joined("\xff")
 		if left -= min(ix.candidates(text), i+1) * (1 + len(text)/256); left < 0 {
 			c.report.Warning(c.at(e, e.ValuePos), e.Value,
@@ -343,14 +345,15 @@ func (c *checker) covered(group []*Entry) {
 	}
 }
 
-// The cost for a call of one pattern with a text between two stars, with a value of 60 KiB, the most that Envoy accepts
-// in headers; and the total cost from which a load warns (BenchmarkPatterns_inside).
+// costInside is what one pattern with a text between two stars costs a call whose value has 60 KiB, the most that Envoy
+// accepts in headers. From costReported for all patterns together, a load warns (BenchmarkPatterns_inside).
 const (
 	costInside   = 8 * time.Microsecond
 	costReported = time.Millisecond
 )
 
-// costly warns when a key has many patterns that must be searched for in a value.
+// costly warns if a key has so many patterns with a text between two stars that searching a value for all of them takes
+// long.
 func (c *checker) costly(group []*Entry, ix *patterns) {
 	n := ix.searched()
 	cost := time.Duration(n) * costInside
@@ -367,7 +370,7 @@ func (c *checker) costly(group []*Entry, ix *patterns) {
 	}
 }
 
-// names checks the names of a domain's rules, and which rules replace which.
+// names checks the names of a domain's rules, and the replaces lists, by which rules replace rules of other names.
 func (c *checker) names(list []Entry) {
 	g := replaceGraph{checker: c, rules: map[string]namedLimit{}}
 	g.collect(list)

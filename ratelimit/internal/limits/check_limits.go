@@ -7,8 +7,8 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// maxSpan is the longest window of a sliding window, and the longest time in which an empty token bucket may fill, in
-// seconds: 10 years, which keeps the stores' numbers below 2^53.
+// maxSpan is the longest length of a sliding window, and the longest time in which an empty token bucket may fill, in
+// seconds. It is 10 years, which keeps the numbers in the stores below 2^53.
 const maxSpan = 315360000
 
 // limits checks each limit of an entry, and the limits of a list against each other.
@@ -33,7 +33,7 @@ func (c *checker) limits(e *Entry) {
 
 func itemName(i int) string { return fmt.Sprintf("rate_limits[%d]", i) }
 
-// windowTwice reports an item that counts the same as an earlier item.
+// windowTwice reports item i of an entry's rate_limits if it counts the same as an earlier item of the list.
 func (c *checker) windowTwice(e *Entry, i int) {
 	l := &e.List.Items[i]
 	for j := range e.List.Items[:i] {
@@ -62,7 +62,7 @@ func (l *Limit) sameWindow(other *Limit) bool {
 		o.algorithm() == p.algorithm() && o.Calendar == p.Calendar
 }
 
-// replacesItem reports an item that replaces another item of its list.
+// replacesItem reports item i of an entry's rate_limits if it replaces another item of the same list.
 func (c *checker) replacesItem(e *Entry, i int) {
 	l := &e.List.Items[i]
 	for _, x := range l.Replaces {
@@ -77,7 +77,7 @@ func (c *checker) replacesItem(e *Entry, i int) {
 	}
 }
 
-// zones reports items of one list whose calendars differ.
+// zones reports items of one rate_limits list whose calendars are of different time zones.
 func (c *checker) zones(e *Entry) {
 	first := -1
 	for i := range e.List.Items {
@@ -96,7 +96,7 @@ func (c *checker) zones(e *Entry) {
 	}
 }
 
-// options checks algorithm, burst and calendar.
+// options checks a limit's algorithm, burst and calendar.
 func (c *checker) options(e *Entry, l *Limit) {
 	o := l.options()
 	algorithm, known := counter.ParseAlgorithm(o.Algorithm)
@@ -122,7 +122,8 @@ func (c *checker) options(e *Entry, l *Limit) {
 	}
 }
 
-// span checks the length of a sliding window or of a token bucket's filling, and warns about odd numbers.
+// span checks that a sliding window, or the time in which a token bucket fills, is not too long, and warns about odd
+// numbers.
 func (c *checker) span(e *Entry, l *Limit, algorithm counter.Algorithm, unit int64) {
 	o := l.options()
 	rule := Rule{PerUnit: l.PerUnit, Unit: unitOf(l.Unit), Multiplier: max(l.Multiplier, 1)}
@@ -149,14 +150,14 @@ func (c *checker) span(e *Entry, l *Limit, algorithm counter.Algorithm, unit int
 	case perUnit == 0:
 		c.report.Warning(c.at(e, o.BurstPos), fmt.Sprint(burst),
 			"burst has no effect: requests_per_unit 0 blocks everything")
-	case burst*window > maxSpan*perUnit: // below 2^61
+	case burst*window > maxSpan*perUnit: // the product is below 2^61
 		c.report.Problem(c.at(e, o.BurstPos), fmt.Sprint(burst),
 			"a burst of %d takes %d s to refill at %s; at most %d s are allowed", burst,
 			(burst*window+perUnit-1)/perUnit, rule.windowText(), maxSpan)
 	}
 }
 
-// calendar checks a limit whose windows follow a time zone.
+// calendar checks a limit with a calendar, whose windows are days, weeks, months or years of a time zone.
 func (c *checker) calendar(e *Entry, l *Limit, algorithm counter.Algorithm) {
 	o := l.options()
 	at := c.at(e, o.CalendarPos)

@@ -7,7 +7,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// match checks the lists that an entry has instead of one value.
+// match checks the lists (values, cidr, not_cidr) that an entry has in place of one value.
 func (c *checker) match(e *Entry) {
 	l := e.Match
 	if l.Unreadable {
@@ -57,7 +57,8 @@ func (c *checker) group(e *Entry) {
 	}
 }
 
-// prefixes parses the texts of a list. Refused texts are missing in the result.
+// prefixes parses the texts of an entry's list of networks. It reports texts that are no networks, and leaves them out
+// of the result.
 func (c *checker) prefixes(e *Entry, list string, items []Item) []network.Prefix {
 	if len(items) == 0 {
 		return nil
@@ -126,12 +127,12 @@ func (c *checker) prefixLength(e *Entry) {
 		if *length != 0 && int(*length) < p.Bits() {
 			c.report.Problem(c.at(e, pos), field, "prefix_length.%s is %d, which is wider than cidr[%d] %s", field,
 				*length, i, item.Text)
-			*length = 0 // once for each length
+			*length = 0 // report each of the two lengths, v4 and v6, only once
 		}
 	}
 }
 
-// exceptions warns about prefixes of not_cidr and cidr that make each other useless.
+// exceptions warns about prefixes of not_cidr and cidr in one entry that make each other useless.
 func (c *checker) exceptions(e *Entry) {
 	l := e.Match
 	if len(l.notCIDR) == 0 {
@@ -163,14 +164,15 @@ func (c *checker) exceptions(e *Entry) {
 	}
 }
 
-// valuesTaken finds values of a list that a sibling has, too.
+// valuesTaken reports values of an entry's list that another entry with the same key has, too. seen has the values of
+// the entries before it.
 func (c *checker) valuesTaken(e *Entry, seen map[pairKey]taken) {
 	for i, v := range e.Match.Values {
 		text, _ := parseValue(v.Text)
 		k := pairKey{e.Key, text, false}
 		if first, known := seen[k]; !known {
 			seen[k] = taken{e, v.Pos}
-		} else if first.entry != e { // a duplicate in the entry's own list has been reported
+		} else if first.entry != e { // a duplicate within one list has been reported already
 			c.report.Problem(c.at(e, v.Pos), v.Text,
 				"values[%d] %s is already configured in %s; key and value may stand once in a list", i, Quote(v.Text),
 				first)
@@ -178,7 +180,7 @@ func (c *checker) valuesTaken(e *Entry, seen map[pairKey]taken) {
 	}
 }
 
-// taken is where an entry has a value.
+// taken is the entry, and the position in it, where a value was seen first.
 type taken struct {
 	entry *Entry
 	pos   Pos
@@ -186,13 +188,13 @@ type taken struct {
 
 func (t taken) String() string { return whereEntry(t.entry, t.pos) }
 
-// prefixKey identifies equal prefixes of siblings.
+// prefixKey is a key and a prefix as a map key, by which equal prefixes of entries with the same key are found.
 type prefixKey struct {
 	key    string
 	prefix network.Prefix
 }
 
-// prefixesTaken finds prefixes that several siblings of one key have.
+// prefixesTaken reports prefixes that several entries of one list have under the same key.
 func (c *checker) prefixesTaken(list []Entry) {
 	if len(list) == 1 {
 		return
@@ -221,10 +223,10 @@ func (c *checker) prefixesTaken(list []Entry) {
 	}
 }
 
-// keyText is a text that counter keys have in place of a value, or is a value.
+// keyText is a text of an entry that appears in counter keys: a value, or a text that stands for several values.
 type keyText struct {
 	taken
-	text, name string // name is the field, such as value or values[3]
+	text, name string // name is the text's field, such as value or values[3]
 	kind       string
 }
 
@@ -236,7 +238,7 @@ const (
 	anAddr   = "an address"
 )
 
-// keyTexts returns the texts of an entry.
+// keyTexts returns all texts of an entry that appear in counter keys.
 func (e *Entry) keyTexts() (out []keyText) {
 	add := func(text, name, kind string, pos Pos) { out = append(out, keyText{taken{e, pos}, text, name, kind}) }
 	switch l := e.Match; {
@@ -266,7 +268,8 @@ func (e *Entry) keyTexts() (out []keyText) {
 	return out
 }
 
-// keyTexts finds siblings of one key that have an equal text of different kinds: they would share a counter.
+// keyTexts reports entries with the same key that have an equal text of different kinds, such as a value and a group:
+// they would share a counter.
 func (c *checker) keyTexts(list []Entry) {
 	first, byAddress := map[pairKey]keyText{}, map[string]taken{}
 	for i := range list {
@@ -302,9 +305,10 @@ func (c *checker) textTaken(t keyText, kind string, by taken) {
 		kind, by)
 }
 
-// made counts the steps that lists make: each list multiplies the limits of its entry and of the entries below, where
-// an entry without a limit counts as one. It also returns the list that makes most. Entries that neither have a list
-// nor are below one do not count.
+// made counts the steps (compiled entries) that lists of values and networks make: a list with n items multiplies by n
+// the limits of its entry and of all entries nested in it, where an entry without a limit counts as one. It also
+// returns the list that makes the most steps. Entries that have no list and are not nested in an entry with a list do
+// not count.
 func (c *checker) made(entries []Entry, below bool) (n int, most mostMade) {
 	for i := range entries {
 		e := &entries[i]
@@ -335,14 +339,14 @@ func (c *checker) made(entries []Entry, below bool) (n int, most mostMade) {
 	return n, most
 }
 
-// mostMade is the list that makes the most steps.
+// mostMade is the list that makes the most steps, and how many it makes.
 type mostMade struct {
 	steps int
 	what  string
 	at    Place
 }
 
-// manySteps is where counting steps saturates.
+// manySteps is the number from which steps are no longer counted: sums and products stop at it instead of overflowing.
 const manySteps = math.MaxInt32
 
 func plus(a, b int) int { return min(a+b, manySteps) }
@@ -354,7 +358,7 @@ func times(a, b int) int {
 	return a * b
 }
 
-// multiplied refuses a domain whose lists make too many steps.
+// multiplied reports a domain whose lists make more than maxMade steps.
 func (c *checker) multiplied(entries []Entry) {
 	if n, most := c.made(entries, false); n > maxMade {
 		c.report.Problem(most.at, fmt.Sprint(n),

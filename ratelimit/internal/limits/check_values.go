@@ -8,10 +8,10 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// maskedAddress is the key of the descriptor entry whose value Envoy masks to a network.
+// maskedAddress is the key of the descriptor entry whose value is an address masked to a network by Envoy.
 const maskedAddress = "masked_remote_address"
 
-// unlikely warns about a key and values of an entry that probably occur in no request.
+// unlikely warns about a key and values of an entry that probably no request has.
 func (c *checker) unlikely(e *Entry) {
 	if c.report.full() {
 		return
@@ -31,15 +31,15 @@ func (c *checker) unlikely(e *Entry) {
 	}
 }
 
-// unlikelyValue warns about one value, at most once.
+// unlikelyValue warns about one value that probably no request has, at most once.
 func (c *checker) unlikelyValue(e *Entry, field, text string, pos Pos) {
 	if trimmed := strings.TrimSpace(text); trimmed != text {
 		c.report.Warning(c.at(e, pos), text, "%s %s has blanks around it, which a request must have too; write %s", field,
 			Quote(text), OneLine(trimmed))
 		return
 	}
-	// Texts with a slash are parsed only where they look like a network: the errors for thousands of paths would be
-	// garbage of the load.
+	// Parse only texts that look like a network: each failed attempt allocates an error, and there may be thousands of
+	// paths, which contain slashes, too.
 	if strings.Contains(text, "/") && strings.ContainsAny(text[:min(len(text), 1)], "0123456789abcdefABCDEF:") &&
 		e.Key != maskedAddress {
 		if p, _, ok := network.ParsePrefix(text); ok {
@@ -54,11 +54,11 @@ func (c *checker) unlikelyValue(e *Entry, field, text string, pos Pos) {
 	}
 }
 
-// bracketed finds bracketed parts by which a text is recognized as a regular expression.
+// bracketed finds the bracketed parts, such as [a-z] and (a|b), by which a text is recognized as a regular expression.
 var bracketed = regexp.MustCompile(`\[[^\[\]]+\]|\([^()]*\|[^()]*\)`)
 
-// regularExpression returns the part by which a text is recognized as a regular expression; empty if there is none. .*
-// is no such part: in 10.0.* and shop.* only the star is a pattern.
+// regularExpression returns the part by which a text is recognized as a regular expression; empty if there is none. The
+// part .* does not count: in 10.0.* and shop.* only the star is a pattern.
 func regularExpression(text string) string {
 	switch {
 	case !strings.ContainsAny(text, `^$\+[(`):
@@ -75,7 +75,7 @@ func regularExpression(text string) string {
 	}
 	found := bracketed.FindString(text)
 	if _, err := netip.ParseAddr(strings.Trim(found, "[]")); err == nil {
-		return "" // the form of an IPv6 address with a port
+		return "" // the brackets are those of an IPv6 address with a port
 	}
 	return OneLine(found)
 }

@@ -10,14 +10,15 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Up to these numbers a scan beats a map or is as fast (BenchmarkLevel: 4 values 9 ns either way, 8 values 14 ns
-// against 10).
+// A level's values, and a branch's keys, are scanned up to these numbers and looked up in a map beyond them. For so
+// few, a scan is as fast as a map or faster (BenchmarkLevel: 4 values take 9 ns either way; 8 values take 14 ns by
+// scan, 10 ns by map).
 const (
 	scanValues = 4
 	scanKeys   = 4
 )
 
-// unitNames are the units as files write them, in lower case and by size; units are their numbers.
+// unitNames are the units as rule files write them, by size; units are the constants for them, in the same order.
 var (
 	unitNames = []string{"second", "minute", "hour", "day", "week", "month", "year"}
 	units     = [...]rls.Unit{rls.Second, rls.Minute, rls.Hour, rls.Day, rls.Week, rls.Month, rls.Year}
@@ -30,7 +31,8 @@ func unitOf(name string) rls.Unit {
 	return 0
 }
 
-// compile makes rules of trees that check has passed. The rules are incomplete if rep has stopped.
+// compile turns the trees of domains, which check has accepted, into rules. The rules are incomplete if rep has stopped
+// the load.
 func compile(domains []domainTree, o Options, rep *Report) *Rules {
 	r := &Rules{o: o, domains: make(map[string]*Domain, len(domains))}
 	for _, t := range domains {
@@ -52,10 +54,11 @@ type compiler struct {
 	rules  *Rules
 	d      *Domain
 	ids    map[string]uint32
-	keys   map[string]string // one copy of each key
+	keys   map[string]string // one copy of each key of an entry
 }
 
-// key returns the one copy of a key: matching compares the same few keys all the time.
+// key returns the load's one copy of a key. Matching compares the same few keys all the time, so that one copy of each
+// stays in the processor's cache.
 func (c *compiler) key(s string) string {
 	have, ok := c.keys[s]
 	if !ok {
@@ -65,7 +68,7 @@ func (c *compiler) key(s string) string {
 	return have
 }
 
-// names gives each rule name of the domain a number.
+// names numbers the rule names of the domain.
 func (c *compiler) names(entries []Entry) {
 	for i := range entries {
 		e := &entries[i]
@@ -80,10 +83,10 @@ func (c *compiler) names(entries []Entry) {
 	}
 }
 
-// children compiles the entries below one step. With last it empties each compiled entry, since none is compiled again.
-// path leads to the step, and the callers reuse its memory.
+// children compiles the entries nested in parent. path leads to parent; callers reuse its memory. If last is set, these
+// entries are compiled for the last time, and each is emptied when it is done.
 func (c *compiler) children(parent *step, entries []Entry, path []*step, last bool) {
-	// One allocation for all siblings.
+	// Allocate once for all entries of the list.
 	m := c.materials(parent, entries)
 	steps := m.steps
 	for i := range entries {
@@ -96,7 +99,7 @@ func (c *compiler) children(parent *step, entries []Entry, path []*step, last bo
 			c.step(&m, e, j, path, last && j == n-1)
 		}
 		if last {
-			*e = Entry{} // a large set must not be held twice, read and compiled
+			*e = Entry{} // free the entry: a large set of rules must not be in memory twice, as a tree and compiled
 		}
 	}
 	parent.below = branchOf(steps)
@@ -104,7 +107,7 @@ func (c *compiler) children(parent *step, entries []Entry, path []*step, last bo
 	c.rules.lookups = max(c.rules.lookups, parent.below.lookups())
 }
 
-// step compiles the i-th step of an entry.
+// step compiles the i-th step of an entry, which has one step for each value of a list.
 func (c *compiler) step(m *materials, e *Entry, i int, path []*step, last bool) {
 	s := m.step(len(e.valueOf(i)))
 	s.key, s.file, s.pos, s.parent = c.key(e.Key), e.File, e.Pos, m.parent
@@ -116,7 +119,7 @@ func (c *compiler) step(m *materials, e *Entry, i int, path []*step, last bool) 
 	if s.Share && s.match != nil && s.match.networks != nil {
 		further = len(s.match.networks.cidr) - 1
 	}
-	for j := range further { // further steps, whose rules have keys of their own
+	for j := range further { // with share_threshold, each further prefix is a step and rule of its own
 		if j == 0 {
 			s.match.further = make([]step, further)
 		}
@@ -142,12 +145,13 @@ func (c *compiler) below(m *materials, s *step, e *Entry, path []*step, last boo
 	}
 }
 
-// materials are the steps, rules and texts for one list of entries, allocated at once.
+// materials are the steps, rules and texts for one list of entries, allocated at once and handed out one by one.
 type materials struct {
 	parent *step
 	steps  []step
 	rules  []Rule
-	values string // values of all steps: those of the entries point into the text of a whole file
+	// The values of all steps, copied: the entries' values would keep the text of a whole file alive.
+	values string
 }
 
 func (c *compiler) materials(parent *step, entries []Entry) (m materials) {
@@ -164,10 +168,10 @@ func (c *compiler) materials(parent *step, entries []Entry) (m materials) {
 		}
 	}
 	return materials{parent, make([]step, steps), make([]Rule, rules),
-		strings.Clone(b.String())} // without spare capacity
+		strings.Clone(b.String())} // a clone has no spare capacity
 }
 
-// step returns the next step, with a value of the given length.
+// step returns the next unused step, with a value of the given length.
 func (m *materials) step(bytes int) *step {
 	s := &m.steps[0]
 	s.value = m.values[:bytes]
@@ -218,7 +222,7 @@ func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
 	}
 }
 
-// limit compiles one limit into r, which has the entry's attributes. fixedSeen is as in tagOf.
+// limit compiles one limit into r, in which the attributes of the entry are set already. fixedSeen is as in tagOf.
 func (c *compiler) limit(r *Rule, l *Limit, levels ruleLevels, fixedSeen bool) {
 	r.Name, r.ID, r.Unlimited = strings.Clone(l.Name), c.ids[l.Name], l.Unlimited
 	for _, x := range l.Replaces {
@@ -234,12 +238,12 @@ func (c *compiler) limit(r *Rule, l *Limit, levels ruleLevels, fixedSeen bool) {
 		r.tag = tagOf(r.Algorithm, levels.calendar != nil, fixedSeen)
 	}
 	if !levels.empty() {
-		kept := levels // allocated for the few rules that need it
+		kept := levels // a copy, so that only the few rules that need it allocate
 		r.levels = &kept
 	}
 }
 
-// window compiles the window and the algorithm of a limit.
+// window compiles the window and the algorithm of a limit into r, and its calendar into levels.
 func (c *compiler) window(r *Rule, l *Limit, levels *ruleLevels) {
 	r.PerUnit, r.Unit, r.Multiplier = l.PerUnit, unitOf(l.Unit), max(l.Multiplier, 1)
 	r.Window = r.Unit.Seconds() * int64(r.Multiplier)
@@ -255,13 +259,14 @@ func (c *compiler) window(r *Rule, l *Limit, levels *ruleLevels) {
 	}
 	r.Near = near(most, c.rules.o.NearRatio)
 	if o.Calendar != "" {
-		zone, _ := c.report.zone(o.Calendar) // check has loaded it
+		zone, _ := c.report.zone(o.Calendar) // the error is impossible: check has loaded the zone
 		levels.calendar = &calendarWindow{name: strings.Clone(o.Calendar), zone: zone,
 			unit: calendarUnits[r.Unit]}
 	}
 }
 
-// keysOf returns the key parts of all levels of a path; nil when each is the value.
+// keysOf returns, for each level of a path, the text that counter keys have in place of the request's value; nil if
+// every level has the value itself.
 func keysOf(path []*step) (keys []keyPart) {
 	for i, s := range path {
 		if k := s.keyPart(); k != (keyPart{}) {
@@ -274,7 +279,8 @@ func keysOf(path []*step) (keys []keyPart) {
 	return keys
 }
 
-// handle returns the counters that of returns, which live as long as the rules.
+// handle returns a rule's counters. It gets them by calling of with the registry of statistics, and notes that the
+// rules need them. Without a registry it returns counters that are never read.
 func (c *compiler) handle(of func(*stats.Registry) *stats.Rule) *stats.Rule {
 	if c.rules.o.Stats == nil {
 		return new(stats.Rule)
@@ -284,7 +290,7 @@ func (c *compiler) handle(of func(*stats.Registry) *stats.Rule) *stats.Rule {
 	return h
 }
 
-// branchOf sorts the entries below a step into one level per key.
+// branchOf sorts the steps compiled from one list of entries into levels, one for each key.
 func branchOf(steps []step) *branch {
 	b := &branch{steps: steps}
 	var order []string
@@ -313,7 +319,7 @@ func branchOf(steps []step) *branch {
 	return b
 }
 
-// levels are the levels below a step, one for each key, in configuration order.
+// levels returns the levels of a branch, one for each key, in configuration order.
 func (b *branch) levels() iter.Seq[*level] {
 	return func(yield func(*level) bool) {
 		if !yield(&b.first) || b.more == nil {
@@ -327,7 +333,8 @@ func (b *branch) levels() iter.Seq[*level] {
 	}
 }
 
-// searched returns for how many patterns of one key, at most, a value has to be searched.
+// searched returns the greatest number of patterns that one value may have to be searched for in a level of b: patterns
+// with a text between two stars.
 func (b *branch) searched() (most int) {
 	for l := range b.levels() {
 		if l.wild != nil {
@@ -337,7 +344,7 @@ func (b *branch) searched() (most int) {
 	return most
 }
 
-// lookups returns in how many sets of prefixes, at most, an address is looked up at one level.
+// lookups returns the greatest number of prefix sets in which one address may have to be looked up in a level of b.
 func (b *branch) lookups() (most int) {
 	for l := range b.levels() {
 		most = max(most, l.networks.lookups())
@@ -345,8 +352,8 @@ func (b *branch) lookups() (most int) {
 	return most
 }
 
-// fill compiles the entries of one key. The texts of patterns are among the exact values too, since a value that equals
-// the pattern's text matches exactly.
+// fill compiles the steps of one key into the level. The texts of patterns are among the exact values, too: a request's
+// value that is equal to a pattern's text, stars included, matches exactly.
 func (l *level) fill(key string, steps []*step) {
 	l.key = key
 	l.networks = networksOf(steps)
@@ -405,7 +412,7 @@ func (l *level) addExact(value string, s *step) {
 
 func (s *step) target() target { return target{s.below, s.rule, s} }
 
-// literal returns the text that an exact entry matches.
+// literal returns the text that a request's value must equal to match this step exactly.
 func (s *step) literal() string {
 	text, _ := parseValue(s.value)
 	return text

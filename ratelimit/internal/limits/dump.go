@@ -15,8 +15,9 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// WriteText writes one line per rule: domains sorted, rules in configuration order. The line is the replaced service's,
-// plus attributes that it lacks, where these are not the default.
+// WriteText writes one line for each rule, with domains sorted and rules in configuration order. The line has the
+// format of envoyproxy/ratelimit, followed by attributes that envoyproxy/ratelimit does not have, where they are not
+// the default.
 func (r *Rules) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	var line []byte
@@ -27,13 +28,13 @@ func (r *Rules) WriteText(w io.Writer) error {
 	return b.Flush()
 }
 
-// Count returns the number of rules, as WriteText lists them.
+// Count returns the number of rules, which is the number of lines that WriteText writes.
 func (r *Rules) Count() (n int) {
 	r.each(func(*Domain, *Rule) { n++ })
 	return n
 }
 
-// each calls f for every rule, in the order of WriteText.
+// each calls f for every rule, in the order in which WriteText lists them.
 func (r *Rules) each(f func(*Domain, *Rule)) {
 	for _, d := range r.sorted {
 		d.root.each(func(s *step) {
@@ -44,10 +45,10 @@ func (r *Rules) each(f func(*Domain, *Rule)) {
 	}
 }
 
-// appendLine appends the rule's line of WriteText.
+// appendLine appends the line that WriteText writes for the rule.
 func (r *Rule) appendLine(line []byte, domain string) []byte {
 	line = r.appendPath(line, domain)
-	if bytes.ContainsFunc(line, unicode.IsControl) { // otherwise a key could look like a further rule
+	if bytes.ContainsFunc(line, unicode.IsControl) { // unquoted, a line feed in a key could make it look like two rules
 		line = strconv.AppendQuote(nil, string(line))
 	}
 	line = fmt.Appendf(line, ": unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t", r.Unit, r.PerUnit,
@@ -70,7 +71,7 @@ func (r *Rule) appendLine(line []byte, domain string) []byte {
 	return append(line, '\n')
 }
 
-// appendPath appends the dotted path of the rule's entry, and the rule's index in the entry's list if it has one.
+// appendPath appends the dotted path of the rule's entry and, for a limit of a rate_limits list, its index in the list.
 func (r *Rule) appendPath(dst []byte, domain string) []byte {
 	dst = r.step.appendKey(dst, domain)
 	if r.Listed() {
@@ -81,7 +82,7 @@ func (r *Rule) appendPath(dst []byte, domain string) []byte {
 	return dst
 }
 
-// each calls f for every entry below s, in configuration order, parents before children.
+// each calls f for every step below s, in configuration order, parents before children.
 func (s *step) each(f func(*step)) {
 	if s.below == nil {
 		return
@@ -92,7 +93,7 @@ func (s *step) each(f func(*step)) {
 	}
 }
 
-// appendKey appends the full key of an entry: domain.key_value.key, as configured.
+// appendKey appends the full dotted key of an entry, domain.key_value.key, as it is configured.
 func (s *step) appendKey(dst []byte, domain string) []byte {
 	if s.parent == nil {
 		return append(dst, domain...)
@@ -110,7 +111,7 @@ func (s *step) appendKey(dst []byte, domain string) []byte {
 // at returns file:line:column of the entry.
 func (s *step) at() string { return where(Place{File: s.file, Pos: s.pos}) }
 
-// DomainView is a domain as /rlconfig?format=json shows it.
+// DomainView is a domain as the debug port's /rlconfig?format=json shows it.
 type DomainView struct {
 	Domain         string     `json:"domain"`
 	OnStoreFailure string     `json:"on_store_failure,omitempty"`
@@ -118,7 +119,7 @@ type DomainView struct {
 	Rules          []RuleView `json:"rules"`
 }
 
-// RuleView is one rule, or one whitelist entry, with all its attributes.
+// RuleView is one rule, or one whitelist entry (an entry without limit), with all its attributes.
 type RuleView struct {
 	Key             string           `json:"key"`
 	Descriptors     []DescriptorView `json:"descriptors"`
@@ -140,7 +141,7 @@ type RuleView struct {
 	Column   int              `json:"column,omitempty"`
 }
 
-// DescriptorView is one level of a rule's path, with the attributes that apply on each level.
+// DescriptorView is one entry on the path to a rule, with the attributes that matter in every entry of the path.
 type DescriptorView struct {
 	Key   string `json:"key"`
 	Value string `json:"value,omitempty"`
@@ -148,8 +149,8 @@ type DescriptorView struct {
 	PathAttributes
 }
 
-// MatchView is what an entry matches instead of one value. Values is set only where the values share a counter: other
-// values are rules of their own.
+// MatchView is what an entry matches instead of one value. Values is set only for values that share a counter; without
+// a shared counter, each value is shown as a rule of its own.
 type MatchView struct {
 	Values       []string          `json:"values,omitempty"`
 	Group        string            `json:"group,omitempty"`
@@ -158,7 +159,7 @@ type MatchView struct {
 	PrefixLength *PrefixLengthView `json:"prefix_length,omitempty"`
 }
 
-// PrefixLengthView is the lengths to which addresses are cut, where they are cut.
+// PrefixLengthView has the lengths to which addresses are cut before they are counted; 0 means they are not cut.
 type PrefixLengthView struct {
 	V4 uint8 `json:"v4,omitempty"`
 	V6 uint8 `json:"v6,omitempty"`
@@ -176,7 +177,7 @@ func (r *Rules) View() []DomainView {
 			for rule := range s.rule.Limits() {
 				view := rule.view(d)
 				if rule.Burst == rule.PerUnit {
-					view.Burst = 0 // the default
+					view.Burst = 0 // the burst is the default and is not shown
 				}
 				v.Rules = append(v.Rules, view)
 			}
@@ -204,7 +205,7 @@ func (s *step) view(d *Domain) RuleView {
 	return v
 }
 
-// view returns the rule with all attributes of its entry.
+// view returns the rule with all attributes of its entry, for JSON.
 func (r *Rule) view(d *Domain) RuleView {
 	v := r.step.view(d)
 	v.Key, v.Attributes = string(r.appendPath(nil, d.Name)), r.Attributes
@@ -217,7 +218,7 @@ func (r *Rule) view(d *Domain) RuleView {
 		v.Algorithm, v.Burst = r.Algorithm.String(), r.Burst
 	}
 	if v.Calendar = r.Calendar(); v.Calendar != "" {
-		v.WindowSeconds = 0 // the windows' lengths differ
+		v.WindowSeconds = 0 // not shown: the windows of a calendar differ in length
 	}
 	for _, id := range r.rare().replaces {
 		v.Replaces = append(v.Replaces, d.names[id-1])
@@ -225,11 +226,11 @@ func (r *Rule) view(d *Domain) RuleView {
 	return v
 }
 
-// maxAbove is how many values and prefixes of an entry are repeated for each rule below it. There may be 10,000 of
-// either.
+// maxAbove is how many values and prefixes of an entry are shown again for each rule nested in it. The entry may have
+// 10,000.
 const maxAbove = 100
 
-// descriptor returns the view of the step's level, with at most most values and prefixes.
+// descriptor returns the view of the step's entry, with no more than most values and prefixes.
 func (s *step) descriptor(most int) DescriptorView {
 	v := DescriptorView{Key: s.key, Value: s.value, PathAttributes: s.PathAttributes}
 	l := s.match
@@ -266,7 +267,7 @@ func prefixTexts(list []network.Prefix, most int) (out []string) {
 	return cut(out, most)
 }
 
-// cut returns at most most texts of a list; the last one says how many are left out.
+// cut returns no more than most texts of a list; if it leaves texts out, the last one says how many.
 func cut(list []string, most int) []string {
 	if len(list) <= most {
 		return list
@@ -274,7 +275,7 @@ func cut(list []string, most int) []string {
 	return append(list[:most-1:most-1], "…")
 }
 
-// windowText returns the limit in words without the algorithm: 5 per MINUTE, 5 per 10 × MINUTE, unlimited.
+// windowText returns the limit in words, without its algorithm: "5 per MINUTE", "5 per 10 × MINUTE", "unlimited".
 func (r *Rule) windowText() string {
 	switch {
 	case r.Unlimited:
@@ -285,7 +286,7 @@ func (r *Rule) windowText() string {
 	return fmt.Sprintf("%d per %s", r.PerUnit, r.Unit)
 }
 
-// limitText returns the limit in words: 5 per SECOND (token_bucket, burst 20).
+// limitText returns the limit in words, with its algorithm: "5 per SECOND (token_bucket, burst 20)".
 func (r *Rule) limitText() string {
 	if how := r.how(); how != "" {
 		return r.windowText() + " (" + how + ")"
@@ -293,7 +294,8 @@ func (r *Rule) limitText() string {
 	return r.windowText()
 }
 
-// how returns in words what distinguishes the limit from a fixed window; empty for nothing.
+// how returns, in words, in which way the limit differs from a plain fixed window: its algorithm, burst or calendar. It
+// returns the empty text for a plain fixed window.
 func (r *Rule) how() string {
 	switch {
 	case r.Algorithm == counter.SlidingWindow:
@@ -306,7 +308,8 @@ func (r *Rule) how() string {
 	return ""
 }
 
-// limitsText returns all limits of the rule's entry in words: 10 per SECOND (token_bucket, burst 20) and 1000 per HOUR.
+// limitsText returns all limits of the rule's entry in words: "10 per SECOND (token_bucket, burst 20) and 1000 per
+// HOUR".
 func (r *Rule) limitsText() string {
 	text := r.limitText()
 	for _, further := range r.Further {

@@ -12,85 +12,86 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Explanation is the walk of one descriptor through the rules: the entry at each level, the rules tried, the one
-// chosen and why, and the outcome.
+// Explanation describes how one descriptor of a request is matched against the rules: at each level the configured
+// entries that were tried, the entry that was chosen and why, and finally the outcome.
 type Explanation struct {
 	Domain  string      `json:"domain"`
 	Entries []EntryView `json:"entries"`
-	// Outcome is one word for programs: see the constants.
+	// Outcome is the result as one word, for programs: one of the constants below.
 	Outcome Outcome `json:"outcome"`
-	// Reason is a sentence for people.
+	// Reason is the result as a sentence, for people.
 	Reason string `json:"reason"`
 	Steps  []Step `json:"steps,omitempty"`
-	// Rule is the rule that decides; nil when there is no limit. Of a rate_limits list it is the first limit.
+	// Rule is the rule that decides; nil if the descriptor has no limit. For a rate_limits list it is the first limit.
 	Rule *RuleView `json:"rule,omitempty"`
-	// Limits are all limits of a rate_limits list, including the first; nil without a list.
+	// Limits are all limits of a rate_limits list, including the first; nil if the entry has no such list.
 	Limits []LimitExplanation `json:"limits,omitempty"`
-	// CounterKey contains the window's start in the result of ExplainAt, otherwise <window start>.
+	// CounterKey is the rule's key in the store. Explain leaves <window start> in it; ExplainAt fills in the start.
 	CounterKey string `json:"counter_key,omitempty"`
-	// Window is the present window of a rule with calendar, in local time, in the result of ExplainAt.
+	// Window is the present window of a rule with a calendar, in the zone's local time. Only ExplainAt sets it.
 	Window    string `json:"window,omitempty"`
 	MetricKey string `json:"metric_key,omitempty"`
-	// Notes say what else matters: limits that were passed over, rules that replace this rule.
+	// Notes say what else matters, such as limits that were passed over and rules that replace this rule.
 	Notes []string `json:"notes,omitempty"`
 
-	// Decides is Rule as Find returned it, for callers that look up the counter.
+	// Decides is Rule as Find returns it, for callers that look up the rule's counter.
 	Decides *Rule `json:"-"`
 }
 
-// Outcome says how a walk ended.
+// Outcome says how the matching of a descriptor ended.
 type Outcome string
 
-// Outcomes. All but Limited and Unlimited mean status OK without a limit.
+// Outcomes. Except for Limited and Unlimited, the descriptor has no rule and is answered with OK.
 const (
 	Limited       Outcome = "limited"
 	Unlimited     Outcome = "unlimited"
-	Whitelisted   Outcome = "whitelisted"    // the entry has neither rate_limit nor children
-	TooShallow    Outcome = "too_shallow"    // only deeper entries have limits
-	TooDeep       Outcome = "too_deep"       // nothing is configured below the last entry that matched
-	NoMatch       Outcome = "no_match"       // no entry of the level takes this key and value
-	NoEntries     Outcome = "no_entries"     // the descriptor is empty
-	UnknownDomain Outcome = "unknown_domain" // nothing is configured for the domain
+	Whitelisted   Outcome = "whitelisted"    // the entry that matched has neither rate_limit nor nested entries
+	TooShallow    Outcome = "too_shallow"    // the entry that matched has no limit, but entries nested in it have
+	TooDeep       Outcome = "too_deep"       // the request has more entries than the configuration has levels
+	NoMatch       Outcome = "no_match"       // no configured entry matches the key and value
+	NoEntries     Outcome = "no_entries"     // the request's descriptor is empty
+	UnknownDomain Outcome = "unknown_domain" // the domain has no configuration
 )
 
-// EntryView is one entry of the request, as any bytes.
+// EntryView is one entry of a request's descriptor, whose key and value may be any bytes.
 type EntryView rls.Entry
 
-// MarshalJSON writes {"key":…,"value":…}, bytes that are no UTF-8 as \xNN.
+// MarshalJSON writes {"key":…,"value":…}, with \xNN for bytes that are not UTF-8.
 func (e EntryView) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // the encoder of the whole explanation decides about HTML
+	enc.SetEscapeHTML(false) // whether HTML is escaped is left to the encoder of the whole explanation
 	err := enc.Encode(rls.Entry{Key: printable.Text(e.Key), Value: printable.Text(e.Value)})
 	return b.Bytes(), err
 }
 
-// Step is what happened at one level.
+// Step says how one entry of a request's descriptor was matched.
 type Step struct {
 	Entry EntryView `json:"entry"`
-	// Tried are the entries considered, in the order of precedence, up to the one chosen.
+	// Tried are the configured entries that were considered, in order of precedence, up to the chosen entry.
 	Tried []Try `json:"tried,omitempty"`
-	// Chosen is the dotted path of the entry that was chosen, empty when none was.
+	// Chosen is the dotted path of the entry that was chosen; empty if none matched.
 	Chosen string `json:"chosen,omitempty"`
 	At     string `json:"at,omitempty"` // file:line:column of the chosen entry
 	Why    string `json:"why"`
 }
 
-// Try is one candidate of a level.
+// Try is one configured entry, a candidate, that was considered for a request's entry.
 type Try struct {
 	Kind string `json:"kind"` // exact, network, wildcard or any value
-	// Count is set where the Try stands for so many candidates that do not match.
+	// Count, if set, is the number of candidates for which this Try stands; none of them matches.
 	Count   int    `json:"count,omitempty"`
 	Value   string `json:"value,omitempty"`
 	At      string `json:"at,omitempty"`
 	Matched bool   `json:"matched"`
-	// TakenOutBy is the prefix of the entry's not_cidr that contains the address, too.
+	// TakenOutBy is the prefix of the candidate's not_cidr that contains the address, so that the candidate does not
+	// match.
 	TakenOutBy string `json:"taken_out_by,omitempty"`
-	// NoAddress is set for networks where the value is no IP address.
+	// NoAddress is set if the candidate has networks but the request's value is no IP address.
 	NoAddress bool `json:"no_address,omitempty"`
 }
 
-// Kinds of candidates, in the order of precedence.
+// The kinds of candidates, in order of precedence.
 const (
 	kindExact    = "exact"
 	kindNetwork  = "network"
@@ -98,10 +99,10 @@ const (
 	kindAny      = "any value"
 )
 
-// maxShown bounds the wildcards and keys that an explanation lists.
+// maxShown is the greatest number of wildcards, and of keys, that an explanation lists.
 const maxShown = 20
 
-// Explain walks as Find does and describes the walk. It counts and changes nothing.
+// Explain matches a descriptor as Find does and describes each step. It counts no hit and changes nothing.
 func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
 	x := Explanation{Domain: printable.Text(domain)}
 	for _, e := range entries {
@@ -126,7 +127,7 @@ func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
 	return x
 }
 
-// ExplainAt is Explain with the counter key of the window that contains now, in Unix seconds.
+// ExplainAt is Explain with counter keys for the window that contains now, which is in Unix seconds.
 func (r *Rules) ExplainAt(domain string, entries []rls.Entry, now int64) Explanation {
 	x := r.Explain(domain, entries)
 	rule := x.Decides
@@ -141,13 +142,13 @@ func (r *Rules) ExplainAt(domain string, entries []rls.Entry, now int64) Explana
 	return x
 }
 
-// keyAt returns the counter key of a rule at now.
+// keyAt returns the counter key of a rule for the window that contains now.
 func (r *Rules) keyAt(rule *Rule, domain string, entries []rls.Entry, now int64) string {
 	start, _ := rule.Span(now)
 	return printable.Text(string(r.AppendKey(nil, rule, domain, entries, start)))
 }
 
-// keyOfAny returns the counter key of a rule for any window.
+// keyOfAny returns the counter key of a rule with <window start> in place of the start of a window.
 func (r *Rules) keyOfAny(rule *Rule, domain string, entries []rls.Entry) string {
 	key := printable.Text(string(r.AppendKey(nil, rule, domain, entries, 0)))
 	if rule.windowless() {
@@ -160,11 +161,11 @@ func (r *Rules) keyOfAny(rule *Rule, domain string, entries []rls.Entry) string 
 	return key[:len(key)-len(tag)-1] + "<window start>" + tag
 }
 
-// walk fills in the steps. It returns the step to which the last entry leads, or nil after recording why the walk ended
-// early.
+// walk matches the request's entries one after the other and records each step. It returns the step that the last entry
+// matched; if matching ends earlier, it records why and returns nil.
 func (x *Explanation) walk(d *Domain, entries []rls.Entry) *step {
 	s := &d.root
-	var path []*step // chosen so far
+	var path []*step // the steps chosen so far
 	for i, e := range entries {
 		next := x.level(s, d, e)
 		if next == nil {
@@ -184,7 +185,7 @@ func (x *Explanation) walk(d *Domain, entries []rls.Entry) *step {
 	return s
 }
 
-// level records one level and returns the step chosen there.
+// level matches e against the entries below s, records how, and returns the chosen step; nil if none matches.
 func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	st := Step{Entry: EntryView(e)}
 	defer func() { x.Steps = append(x.Steps, st) }()
@@ -218,7 +219,7 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	return chosen
 }
 
-// tried lists the candidates of a level in the order in which they are considered, up to the chosen one.
+// tried lists the candidates of a level for a value in the order in which they are considered, up to the chosen one.
 func (l *level) tried(value string, chosen *step) []Try {
 	if exact := l.exact(value).step; exact != nil {
 		if exact.pattern == nil && exact.match != nil {
@@ -254,7 +255,7 @@ func (l *level) tried(value string, chosen *step) []Try {
 	return out
 }
 
-// exactCount returns how many exact values the level has, not counting the texts of patterns.
+// exactCount returns how many exact values the level has. The texts of patterns are among its values, but do not count.
 func (l *level) exactCount() (n int) {
 	for _, c := range l.few {
 		if c.target.step.pattern == nil {
@@ -280,7 +281,7 @@ func (l *level) wildSteps() []*step {
 	return out
 }
 
-// fail records why no rule below s matches entry i of the request.
+// fail records why no entry below s matches entry i of the request.
 func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 	if s.below == nil {
 		x.Outcome = TooDeep
@@ -297,14 +298,14 @@ func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 			keys, more = keys[:maxShown], ", …"
 		}
 		x.note("the keys at this level are: %s%s", strings.Join(keys, ", "), more)
-		// A frequent error: the rule exists, but the request has the entries in another order.
+		// A frequent error: the rule exists, but the request's entries are in another order.
 		if s.parent == nil && i == 0 && len(entries) > 1 && s.below.level(entries[len(entries)-1].Key) != nil {
 			x.note("the order of entries matters, and key %s stands at this level", Quote(entries[len(entries)-1].Key))
 		}
 	}
 }
 
-// end records what the step means to which the last entry led.
+// end records the outcome for the step that the last entry of the request matched.
 func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 	rule := s.rule
 	switch {
@@ -345,7 +346,8 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 	}
 }
 
-// attributes notes what changes the meaning of a rule. of begins each note on one limit of a list.
+// attributes adds notes on attributes that change the meaning of a rule. of is the beginning of each note, which names
+// the limit in a list of limits.
 func (x *Explanation) attributes(d *Domain, rule *Rule, of string) {
 	if !rule.Unlimited {
 		for i, note := range rule.notes() {
@@ -376,7 +378,8 @@ func (x *Explanation) attributes(d *Domain, rule *Rule, of string) {
 	})
 }
 
-// backtracking notes that an entry passed over would have led to a rule: a choice at one level is final.
+// backtracking adds a note if an entry that was passed over would have led to a rule. Find never returns to such an
+// entry: the choice at one level is final.
 func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry) {
 	s := &d.root
 	for i, chosen := range path {
@@ -397,17 +400,17 @@ func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry)
 
 func (x *Explanation) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if len(x.Notes) < maxShown && !slices.Contains(x.Notes, text) { // limits of a list may share notes
+	if len(x.Notes) < maxShown && !slices.Contains(x.Notes, text) { // the limits of one list may have equal notes
 		x.Notes = append(x.Notes, text)
 	}
 }
 
-// path returns the dotted path of an entry within its domain.
+// path returns the dotted path of the step's entry, without the domain.
 func (s *step) path() string {
 	return strings.TrimPrefix(string(s.appendKey(nil, "")), ".")
 }
 
-// keys returns the different keys below a step, in configuration order.
+// keys returns the different keys of the entries below a step, in configuration order.
 func (s *step) keys() []string {
 	if s.below == nil {
 		return nil
@@ -436,8 +439,8 @@ func firstWords(words []string) []string {
 	return words
 }
 
-// nearMiss returns a configured text that differs from word only by case or surrounding space, otherwise the nearest by
-// spelling.
+// nearMiss returns the known text that differs from word only by case or surrounding space; if there is none, the known
+// text whose spelling is nearest.
 func nearMiss(word string, known []string) string {
 	if len(known) > 10_000 {
 		known = known[:10_000]

@@ -1,7 +1,7 @@
 package limits
 
-// triedNetworks returns the networks of a level that contain an address, the longest first, up to the chosen one, and
-// how many networks do not contain it.
+// triedNetworks returns, for an explanation, the networks of a level that contain the address in value, the longest
+// prefix first, up to the chosen network; and how many networks do not contain it.
 func (l *level) triedNetworks(value string) (out []Try) {
 	if l.networks == nil {
 		return nil
@@ -26,7 +26,7 @@ func (l *level) triedNetworks(value string) (out []Try) {
 	return out
 }
 
-// networkSteps returns the entries of a level whose networks contain an address.
+// networkSteps returns the steps of a level whose networks contain the address in value.
 func (l *level) networkSteps(value string) (out []*step) {
 	if l.networks == nil {
 		return nil
@@ -40,7 +40,7 @@ func (l *level) networkSteps(value string) (out []*step) {
 	return out
 }
 
-// networkWhy says why a network was chosen.
+// networkWhy returns the reason why a network was chosen, for an explanation.
 func (l *level) networkWhy(tried []Try) string {
 	for _, t := range tried {
 		if t.TakenOutBy != "" {
@@ -51,7 +51,8 @@ func (l *level) networkWhy(tried []Try) string {
 	return "longest network that contains the address; no exact value matches"
 }
 
-// orNetwork mentions networks among the candidates that do not match, if the level has any.
+// orNetwork returns the words that mention networks in a message about a value that nothing matches; empty if the level
+// has no networks.
 func (l *level) orNetwork(joint string) string {
 	if l.networks == nil {
 		return ""
@@ -59,7 +60,7 @@ func (l *level) orNetwork(joint string) string {
 	return joint + " network"
 }
 
-// relation names the relation of values to the text that stands for them in counter keys.
+// relation returns the words that connect a request's value with the text that stands for it in counter keys.
 func (s *step) relation() string {
 	switch {
 	case s.match == nil:

@@ -8,32 +8,34 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// RequestExplanation is the walks of all descriptors of one request, and how their rules affect each other.
+// RequestExplanation explains how all descriptors of one request are matched, and how the rules they match affect each
+// other.
 type RequestExplanation struct {
 	Descriptors []Explanation `json:"descriptors"`
 	Request     RequestView   `json:"request"`
 }
 
-// RequestView says which of the rules that a request's descriptors match decide. Descriptors are numbered from 1.
+// RequestView says which of the rules that a request's descriptors match are applied. Descriptors are numbered from 1.
 type RequestView struct {
-	// Replaced are the descriptors whose limit is replaced by the rule of another descriptor.
+	// Replaced are the descriptors whose limit another descriptor's rule replaces.
 	Replaced []ReplacedView `json:"replaced,omitempty"`
-	// QuotaAlternatives are the descriptors in Left whose rules are in quota mode.
+	// QuotaAlternatives are the descriptors in Left whose rules have quota_mode: the request is over the limit only
+	// when all of these are.
 	QuotaAlternatives []int `json:"quota_alternatives,omitempty"`
-	// Left are the descriptors whose rules decide.
+	// Left are the descriptors whose rules are applied.
 	Left []int `json:"left,omitempty"`
 }
 
-// ReplacedView is a descriptor whose rule is replaced by rules of others.
+// ReplacedView is a descriptor whose rule is replaced by the rules of other descriptors, which By lists.
 type ReplacedView struct {
 	Descriptor int `json:"descriptor"`
-	// Limit is the number of the limit in its rate_limits list, from 1, where other limits of the list may stay.
+	// Limit is the number of the replaced limit in its rate_limits list, from 1; 0 if there is no such list.
 	Limit int    `json:"limit,omitempty"`
 	Name  string `json:"name"`
 	By    []int  `json:"by"`
 }
 
-// ExplainRequest is ExplainAt for all descriptors of a request together.
+// ExplainRequest explains all descriptors of a request, each as ExplainAt does, and which rules replace which.
 func (r *Rules) ExplainRequest(domain string, descriptors [][]rls.Entry, now int64) *RequestExplanation {
 	x := &RequestExplanation{}
 	for _, entries := range descriptors {
@@ -67,7 +69,8 @@ func (r *Rules) ExplainRequest(domain string, descriptors [][]rls.Entry, now int
 	return x
 }
 
-// replacing returns the descriptors whose rules replace a rule, whether or not they are replaced themselves.
+// replacing returns the numbers of the descriptors whose rules replace a rule, including descriptors that are replaced
+// themselves.
 func (x *RequestExplanation) replacing(rule *Rule) (by []int) {
 	if rule.Unlimited || rule.ID == 0 {
 		return nil
@@ -80,18 +83,18 @@ func (x *RequestExplanation) replacing(rule *Rule) (by []int) {
 	return by
 }
 
-// Decided reports whether an entry decides one of the descriptors, even if only by whitelisting it.
+// Decided reports whether the configuration covers one of the descriptors, by a limit or by an entry without limit.
 func (x *RequestExplanation) Decided() bool {
 	return slices.ContainsFunc(x.Descriptors,
 		func(e Explanation) bool { return e.Decides != nil || e.Outcome == Whitelisted })
 }
 
-// Text returns the explanation for people; for one descriptor, only its walk.
+// Text returns the explanation for people. A request with one descriptor gets that descriptor's explanation alone.
 func (x *RequestExplanation) Text() string {
 	return x.TextOf(func(i int) string { return x.Descriptors[i].Text() })
 }
 
-// TextOf is Text with walk(i) in place of the text of descriptor i.
+// TextOf is Text with walk(i) in place of the explanation of descriptor i.
 func (x *RequestExplanation) TextOf(walk func(i int) string) string {
 	var b strings.Builder
 	for i := range x.Descriptors {
@@ -125,7 +128,7 @@ func (x *RequestExplanation) TextOf(walk func(i int) string) string {
 	return b.String()
 }
 
-// leftOf describes which limits of descriptor n decide.
+// leftOf describes which limits of descriptor n (from 1) are applied.
 func (x *RequestExplanation) leftOf(n int) string {
 	d := &x.Descriptors[n-1]
 	var texts []string

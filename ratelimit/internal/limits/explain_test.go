@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/shared/must"
 )
 
 // explained is a configuration with one of everything that a walk can meet.
@@ -216,9 +217,7 @@ func TestExplain_order(t *testing.T) {
 func TestExplain_json(t *testing.T) {
 	r := mustLoad(t, Options{}, File{"edge.yaml", []byte(explained)})
 	got, err := json.MarshalIndent(r.Explain("edge", entriesOf(t, "(file,b.js)")), "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	const want = `{
  "domain": "edge",
  "entries": [
@@ -288,9 +287,7 @@ func TestWriteText(t *testing.T) {
 		File{"z.yaml", []byte("domain: a.domain\ndescriptors: [{key: x, " + perMinute("1") +
 			"}, {key: \"y\\n\", " + perMinute("2") + "}]\n")})
 	var b bytes.Buffer
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.WriteText(&b))
 	const want = `a.domain.x: unit=MINUTE requests_per_unit=1, shadow_mode: false, quota_mode: false
 "a.domain.y\n": unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false
 edge.user_alice.path: unit=MINUTE requests_per_unit=5, shadow_mode: false, quota_mode: false, unit_multiplier: 10
@@ -330,9 +327,7 @@ descriptors:
 - key: w
 `)})
 	got, err := json.Marshal(r.View())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	const want = `[{"domain":"d","on_store_failure":"allow","files":["f.yaml"],"rules":[` +
 		`{"key":"d.a_x*.b","descriptors":[{"key":"a","value":"x*","value_to_metric":true,"share_threshold":true},{"key":"b"}],"unit":"MONTH","unit_multiplier":2,` +
 		`"requests_per_unit":9,"window_seconds":5184000,"name":"n","replaces":["m"],"shadow_mode":true,"quota_mode":true,"detailed_metric":true,` +

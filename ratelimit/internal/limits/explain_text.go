@@ -8,7 +8,7 @@ import (
 	"gatehouse/ratelimit/internal/printable"
 )
 
-// Text returns the explanation for people, in several lines, each ended by a newline.
+// Text returns the explanation for people as several lines, each with a newline at its end.
 func (x *Explanation) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain      %s\n", visible(x.Domain))
@@ -64,7 +64,8 @@ func (x *Explanation) summary() string {
 	return "no limit (" + strings.ReplaceAll(string(x.Outcome), "_", " ") + ")"
 }
 
-// visible escapes control bytes of a request's values for the terminal, and writes invalid UTF-8 as \xNN.
+// visible escapes a request's control characters so that they do not reach the terminal, and writes invalid UTF-8 as
+// \xNN.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -74,23 +75,24 @@ func visible(s string) string {
 	}, printable.Text(s))
 }
 
-// LimitExplanation is one limit of a rate_limits list. Callers with a store fill in the store's part.
+// LimitExplanation explains one limit of a rate_limits list. Callers that have a store fill in Counter, CounterNow and
+// Tightest.
 type LimitExplanation struct {
 	RuleView
 	// CounterKey and Window are as in Explanation.
 	CounterKey string `json:"counter_key,omitempty"`
 	Window     string `json:"window,omitempty"`
-	// Counter is the state of the limit's counter, CounterNow the same in words.
+	// Counter is the state of the limit's counter; CounterNow is the same in words.
 	Counter    any    `json:"counter,omitempty"`
 	CounterNow string `json:"-"`
-	// Tightest is set for the limit that decides at present.
+	// Tightest is set for the limit of the list that decides at present.
 	Tightest bool `json:"decides_at_present,omitempty"`
 
 	// Decides is the limit's rule, for callers that look up its counter.
 	Decides *Rule `json:"-"`
 }
 
-// text writes the lines of the limit with number n.
+// text writes the explanation of the limit, which is number n of its list.
 func (l *LimitExplanation) text(b *strings.Builder, n int) {
 	text := l.Decides.windowText()
 	if how := l.Decides.how(); how != "" {
@@ -109,7 +111,7 @@ func (l *LimitExplanation) text(b *strings.Builder, n int) {
 	}
 }
 
-// text returns the line for a candidate.
+// text returns the line of an explanation that describes a candidate.
 func (t *Try) text() string {
 	line := "- " + t.Kind
 	if t.Matched {
@@ -135,7 +137,7 @@ func (t *Try) text() string {
 	return line
 }
 
-// writeKey writes the lines of a counter key and, if its window follows a calendar, of the window.
+// writeKey writes the line of a counter key and, if window is not empty, the line of its calendar window.
 func writeKey(b *strings.Builder, key, window string) {
 	fmt.Fprintf(b, "%-11s %s\n", "counter key", visible(key))
 	if window != "" {

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/shared/must"
 )
 
 // FuzzLoad gives the loader any text. A refusal names at least one problem and where it is; what
@@ -42,9 +43,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			return
 		}
-		if err := r.WriteText(io.Discard); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.WriteText(io.Discard))
 		if _, err := json.Marshal(r.View()); err != nil {
 			t.Fatal(err)
 		}
@@ -181,14 +180,10 @@ var ruleSeeds = []string{
 // yamlSeeds are texts with the parts of YAML, one quoted on each line.
 func yamlSeeds(f *testing.F) (seeds []string) {
 	text, err := os.ReadFile("testdata/yaml.txt")
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	for line := range strings.Lines(string(text)) {
 		seed, err := strconv.Unquote(strings.TrimSpace(line))
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.Succeed(f, err)
 		seeds = append(seeds, seed)
 	}
 	return seeds

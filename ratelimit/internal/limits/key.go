@@ -7,23 +7,24 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// AppendKey appends the counter key of a rule for the window that begins at windowStart to dst. It allocates nothing
-// when dst has room.
+// AppendKey appends to dst the key under which the store counts a rule's hits in the window that begins at windowStart.
+// It allocates nothing if dst has room.
 //
-// The default layout is <prefix><domain>_<key>_<value>…_<windowStart>, with unchanged texts, so that old and new
-// instances can share a store; different entries may give the same key.
+// The default layout is <prefix><domain>_<key>_<value>…_<windowStart>, with texts as they are. It is the layout of
+// envoyproxy/ratelimit, so that both can count in one store. Different descriptors can have the same key.
 //
 // The escaped layout is <prefix><domain>|<key>=<value>|…|<unit><multiplier>|<windowStart>. The unit is one letter (s m
-// h d w M y). A text that stands for several values (a pattern or prefix of share_threshold, a group) and the canonical
-// text of an address that a network matched follow ~ instead of =. Bytes up to 0x20, 0x7f and any of % | = ~ { } are
-// written as % and two hexadecimal digits. So no two descriptors, units or shared patterns have the same key, memcached
-// accepts the key if it is short enough, and a value cannot choose the node of a cluster with a hash tag. The prefix is
-// written as configured.
+// h d w M y). Instead of = there is ~ before a text that stands for several values (a pattern or prefix of
+// share_threshold, a group) and before the canonical text of an address that matched a network. Bytes up to 0x20, 0x7f
+// and any of % | = ~ { } are written as % and two hexadecimal digits. So no two descriptors, units or shared patterns
+// have the same key, memcached accepts the key if it is short enough, and a value cannot choose the node of a Redis
+// cluster by a hash tag. The prefix is written as configured.
 //
-// Counters other than fixed windows have keys that no fixed window has, so that no counter is read in the wrong form. A
-// tag says the kind: r for sliding windows and b for token buckets, whose keys name no window (…_~rm1, escaped …|rm1),
-// c for calendar windows (…_<windowStart>~cM1, escaped …|cM1|<windowStart>) and, only in the default layout, f for the
-// second and further fixed windows of one list (…_<windowStart>~fm1).
+// Counters other than fixed windows have a tag in their keys, which keeps them apart from fixed windows, so that no
+// counter is read in a form that it does not have. The tags are r for sliding windows and b for token buckets, whose
+// keys have no windowStart (…_~rm1, escaped …|rm1), and c for calendar windows (…_<windowStart>~cM1, escaped
+// …|cM1|<windowStart>). The default layout, whose keys otherwise have no unit, also has f for the second and further
+// fixed windows of one list (…_<windowStart>~fm1).
 func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.Entry, windowStart int64) []byte {
 	dst = append(dst, r.o.KeyPrefix...)
 	if r.o.EscapedKeys {
@@ -51,7 +52,8 @@ func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.E
 	return rule.appendTag(dst)
 }
 
-// appendTag appends the end of a key in the default layout; nothing for a plain fixed window.
+// appendTag appends the end of a key in the default layout: the rule's tag, unit and multiplier, or nothing for a plain
+// fixed window.
 func (r *Rule) appendTag(dst []byte) []byte {
 	if r.tag == 0 {
 		return dst
@@ -59,7 +61,7 @@ func (r *Rule) appendTag(dst []byte) []byte {
 	return r.appendUnit(append(dst, '~', r.tag))
 }
 
-// Tags of keys.
+// Tags, which AppendKey describes.
 const (
 	tagFurther  = 'f'
 	tagCalendar = 'c'
@@ -67,8 +69,8 @@ const (
 	tagBucket   = 'b'
 )
 
-// tagOf returns the tag of a limit, 0 for a plain fixed window. fixedSeen reports that an earlier limit of the list is
-// a plain fixed window.
+// tagOf returns the tag that a limit's keys have; 0, for none, if it is a plain fixed window. fixedSeen reports that an
+// earlier limit of the same list is a plain fixed window.
 func tagOf(a counter.Algorithm, calendar, fixedSeen bool) byte {
 	switch {
 	case a == counter.SlidingWindow:
@@ -83,10 +85,10 @@ func tagOf(a counter.Algorithm, calendar, fixedSeen bool) byte {
 	return 0
 }
 
-// windowless reports whether the rule's keys name no window.
+// windowless reports whether the rule's keys have no start of a window.
 func (r *Rule) windowless() bool { return r.tag == tagSliding || r.tag == tagBucket }
 
-// unitLetters are the letters of units in escaped keys, by the units' numbers.
+// unitLetters are the letters for units in escaped keys, indexed by rls.Unit.
 const unitLetters = "?smhdMyw"
 
 func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry, windowStart int64) []byte {
@@ -108,7 +110,7 @@ func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry
 		}
 	}
 	dst = append(dst, '|')
-	if rule.tag != 0 && rule.tag != tagFurther { // fixed windows of a list differ in unit or multiplier
+	if rule.tag != 0 && rule.tag != tagFurther { // fixed windows of a list need none: they differ in unit or multiplier
 		dst = append(dst, rule.tag)
 	}
 	dst = rule.appendUnit(dst)
@@ -119,7 +121,7 @@ func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry
 	return strconv.AppendInt(dst, windowStart, 10)
 }
 
-// appendUnit appends the letter of the rule's unit and the multiplier.
+// appendUnit appends the letter of the rule's unit, and its multiplier.
 func (r *Rule) appendUnit(dst []byte) []byte {
 	letter := unitLetters[0]
 	if u := r.Unit; u > 0 && int(u) < len(unitLetters) {
@@ -129,7 +131,7 @@ func (r *Rule) appendUnit(dst []byte) []byte {
 	return strconv.AppendUint(dst, uint64(r.Multiplier), 10)
 }
 
-// escapes marks the bytes that escaped keys write in hexadecimal.
+// escapes marks the bytes that escaped keys write as % and two hexadecimal digits.
 var escapes = func() (t [256]bool) {
 	for c := range 0x21 {
 		t[c] = true

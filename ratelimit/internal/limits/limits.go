@@ -1,10 +1,14 @@
 // Package limits turns rate limit configuration into rules and finds the rule for a request's descriptor. Package
 // rulefile reads files and xDS resources into a tree with positions (tree.go). This package checks the tree (check.go)
 // and compiles it into an immutable trie (compile.go, trie.go), in which Find looks rules up without allocating. It
-// also lays out counter keys (key.go) and metric keys (metric.go).
+// also builds counter keys (key.go) and metric keys (metric.go).
 //
-// The package knows neither stores nor gRPC nor YAML, reads no file and has no clock: callers pass trees and window
-// starts.
+// A configured descriptor is called an entry; a descriptor of a request consists of entries, too, each a key and a
+// value. A compiled entry is a step of the trie. The steps nested in one step are its branch, and the steps of a branch
+// that share a key are a level.
+//
+// The package knows neither stores nor gRPC nor YAML, reads no file and has no clock: callers pass trees and the starts
+// of windows.
 package limits
 
 import (
@@ -16,10 +20,10 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// FailureMode is a domain's answer when its counters cannot be reached.
+// FailureMode says how requests of a domain are answered while the store of their counters fails.
 type FailureMode uint8
 
-// Failure modes. With FailureUnset, STORE_FAILURE_MODE applies.
+// Failure modes. FailureUnset means that the setting STORE_FAILURE_MODE applies.
 const (
 	FailureUnset FailureMode = iota
 	FailureError
@@ -29,10 +33,10 @@ const (
 
 var failureNames = []string{"", "error", "allow", "deny"}
 
-// FailureWords returns the modes that a configuration may set.
+// FailureWords returns the words for the modes that a configuration may set.
 func FailureWords() []string { return failureNames[1:] }
 
-// String returns the mode as configurations write it, empty for FailureUnset.
+// String returns the mode's word in configurations; empty for FailureUnset.
 func (m FailureMode) String() string {
 	if int(m) < len(failureNames) {
 		return failureNames[m]
@@ -48,7 +52,7 @@ func ParseFailureMode(s string) (FailureMode, error) {
 	return FailureUnset, fmt.Errorf("limits: failure mode %q is not one of error, allow, deny", s)
 }
 
-// Settings shape what rules are compiled to.
+// Settings are the environment variables that change how rules are compiled.
 type Settings struct {
 	// true: several files may add top-level entries to one domain; false: a second file of a domain is refused.
 	MergeDomains bool `env:"MERGE_DOMAIN_CONFIG" envDefault:"false" table:"Rules"`
@@ -58,24 +62,26 @@ type Settings struct {
 	KeyPrefix string `env:"CACHE_KEY_PREFIX"`
 }
 
-// Options are what rules are compiled with.
+// Options are the settings and other inputs with which rules are compiled.
 type Options struct {
 	Settings
-	EscapedKeys bool // CACHE_KEY_FORMAT=escaped
-	// Memcached refuses algorithms other than fixed_window: BACKEND_TYPE=memcache.
+	EscapedKeys bool // counter keys have the escaped layout (CACHE_KEY_FORMAT=escaped)
+	// Memcached makes check refuse all algorithms but fixed_window: the counters are in memcached
+	// (BACKEND_TYPE=memcache).
 	Memcached bool
-	// Paced makes a load sleep more than it works, so that requests keep the processor meanwhile. The load takes three
+	// Paced makes a load sleep more than it works, so that requests can use the processor. The load then takes three
 	// times as long.
 	Paced bool
-	// Stats resolves the counters of rules. Without it (check, explain) every rule gets unread counters of its own.
+	// Stats is the registry that has the rules' statistics. If it is nil, as in the commands check and explain, each
+	// rule gets statistics of its own, which nothing reads.
 	Stats *stats.Registry
 }
 
-// muchText is the size of rules, in bytes, from which the garbage of reading them is collected at once: 100,000 rules
-// are 6 MB of text and leave 50 MB of garbage.
+// muchText is the size of rule texts, in bytes, from which the garbage of reading them is collected at once: 100,000
+// rules are 6 MB of text and leave 50 MB of garbage.
 const muchText = 1 << 20
 
-// Compile checks and compiles documents that were read from so many bytes.
+// Compile checks and compiles documents. bytes is the size of the texts from which they were read.
 func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Problem, error) {
 	domains := check(docs, o, rep)
 	if rep.Stopped() {
@@ -87,7 +93,8 @@ func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Prob
 	}
 	much := bytes >= muchText
 	if much {
-		runtime.GC() // frees what reading has used, before as much again is made: lowers the peak of a reload by a sixth
+		// Free the memory that reading used, before compiling takes as much: it lowers the peak of a reload by a sixth.
+		runtime.GC()
 	}
 	rules := compile(domains, o, rep)
 	if rep.Stopped() {

@@ -10,14 +10,14 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// listLimit has what only limits of a rate_limits list have.
+// listLimit has the data that only limits of a rate_limits list need.
 type listLimit struct {
-	index uint8       // index in the list
-	label string      // of its statistics
-	stats *stats.Rule // nil when the metric key contains values of the request
+	index uint8       // the limit's index in the list
+	label string      // the label of the limit's statistics
+	stats *stats.Rule // nil if the metric key contains values of the request
 }
 
-// Limits returns the rule and its Further rules, in order; none for nil.
+// Limits returns the rule and its Further rules, in order; for a nil rule, none.
 func (r *Rule) Limits() iter.Seq[*Rule] {
 	return func(yield func(*Rule) bool) {
 		if r == nil || !yield(r) {
@@ -31,7 +31,8 @@ func (r *Rule) Limits() iter.Seq[*Rule] {
 	}
 }
 
-// anyReplaces reports whether one of the rule's limits replaces the rules of a name. r is not nil.
+// anyReplaces reports whether a limit of r's list, or r itself, replaces the rules whose name has the number id. r is
+// not nil.
 func (r *Rule) anyReplaces(id uint32) bool {
 	for limit := range r.Limits() {
 		if limit.ReplacesID(id) {
@@ -41,9 +42,9 @@ func (r *Rule) anyReplaces(id uint32) bool {
 	return false
 }
 
-// LimitStats returns the counters of one limit of a rate_limits list, of which those of stats.LimitStats are shown. It
-// returns nil for a limit without a list, and when the metric key contains values of the request; then AppendLimitKey
-// makes the key.
+// LimitStats returns the counters of one limit of a rate_limits list; only the counters in stats.LimitStats are shown.
+// It returns nil if the rule is not in a list, and if the metric key contains values of the request; AppendLimitKey
+// makes the key for the latter case.
 func (r *Rule) LimitStats() *stats.Rule {
 	if !r.Listed() {
 		return nil
@@ -54,14 +55,15 @@ func (r *Rule) LimitStats() *stats.Rule {
 // Listed reports whether the rule is one limit of a rate_limits list.
 func (r *Rule) Listed() bool { return r.rare().list != nil }
 
-// AppendLimitKey appends the argument of stats.Registry.DynamicLimit: the metric key, as AppendMetricKey makes it, and
-// the label of a limit of a rate_limits list.
+// AppendLimitKey appends the key that stats.Registry.DynamicLimit takes for a limit of a rate_limits list: its metric
+// key, as AppendMetricKey makes it, and its label.
 func (r *Rule) AppendLimitKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	dst = r.AppendMetricKey(dst, domain, entries)
 	return stats.AppendLabel(dst, r.levels.list.label)
 }
 
-// label names the limit in statistics: by its name, otherwise by its numbers. A label that is taken gets a number.
+// label names the limit in statistics: by its configured name or, without a name, by its numbers. A number is added if
+// another limit of the list has the label already.
 func (l *Limit) label(taken []string) string {
 	var room [48]byte
 	text := append(room[:0], l.Name...)

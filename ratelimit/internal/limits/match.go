@@ -7,21 +7,21 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// Match is what an entry has instead of one value: a list of values, or networks.
+// Match is what an entry matches instead of one value: a list of values, or networks.
 type Match struct {
 	Values, CIDR, NotCIDR          []Item
 	ValuesPos, CIDRPos, NotCIDRPos Pos
 	Group                          string
 	GroupPos                       Pos
-	// V4 and V6 are the fields of prefix_length; 0 where a field is missing.
+	// V4 and V6 are the fields of prefix_length, in bits; 0 if a field is missing.
 	V4, V6                        uint8
 	HasPrefixLength               bool
 	PrefixLengthPos, V4Pos, V6Pos Pos
-	Unreadable                    bool // a list was refused, so that missing fields are not reported too
+	Unreadable                    bool // a list was refused, so do not report missing fields as well
 
-	shown         string           // made by the first call of shown
-	cidr, notCIDR []network.Prefix // the texts as check has parsed them; cidr is never empty for networks
-	networks      *networkList     // compiled once for all values of an entry above
+	shown         string           // the result of the method shown, once it has been called
+	cidr, notCIDR []network.Prefix // cidr and not_cidr as parsed by check; an entry with networks always has a cidr
+	networks      *networkList     // compiled once and shared, if the entry is compiled for several values of a parent
 }
 
 // Item is a text in a list of the configuration.
@@ -30,14 +30,14 @@ type Item struct {
 	Pos  Pos
 }
 
-// How much the lists of one entry may hold, and how many steps lists may make of a domain.
+// Bounds: how much the lists of one entry may hold, and how many steps lists may make in a domain.
 const (
 	MaxValues   = 1000
 	MaxPrefixes = 10_000
-	maxMade     = 100_000 // steps that lists make
+	maxMade     = 100_000 // steps of one domain, as checker.made counts them
 )
 
-// hasValues reports whether the entry has a list of values.
+// hasValues reports whether the entry has a values list.
 func (e *Entry) hasValues() bool { return e.Match != nil && len(e.Match.Values) > 0 }
 
 // hasNetworks reports whether the entry matches addresses by their networks.
@@ -45,7 +45,7 @@ func (e *Entry) hasNetworks() bool {
 	return e.Match != nil && len(e.Match.CIDR)+len(e.Match.NotCIDR) > 0
 }
 
-// shown returns the value, or the text that stands for the lists in labels and paths.
+// shown returns the entry's value or, for an entry with lists, the text that stands for the lists in labels and paths.
 func (e *Entry) shown() string {
 	m := e.Match
 	switch {
@@ -66,7 +66,8 @@ func (e *Entry) shown() string {
 	return m.shown
 }
 
-// ShownList shows a list of n texts by its first.
+// ShownList returns the text that stands for a list of n texts, of which first is the first. not is the prefix for
+// not_cidr.
 func ShownList(not, first string, n int) string {
 	more := ""
 	if n > 1 {
@@ -75,8 +76,8 @@ func ShownList(not, first string, n int) string {
 	return "{" + not + first + more + "}"
 }
 
-// steps returns how many steps of its list the entry is compiled to: one for each value, or one if the values share a
-// counter.
+// steps returns how many steps the entry is compiled to in its level: one for each value of its values list, or a
+// single one if the values share a counter.
 func (e *Entry) steps() int {
 	if e.hasValues() && !e.Share {
 		return len(e.Match.Values)
@@ -84,7 +85,8 @@ func (e *Entry) steps() int {
 	return 1
 }
 
-// copies returns how many steps the entry is compiled to in all: with share_threshold, one for each prefix.
+// copies returns how many steps the entry is compiled to in all: like steps but, with share_threshold, one for each
+// prefix.
 func (e *Entry) copies() int {
 	if e.hasNetworks() && e.Share {
 		return len(e.Match.cidr)
@@ -100,38 +102,39 @@ func (e *Entry) valueOf(i int) string {
 	return e.shown()
 }
 
-// stepMatch is the part of a step that has a list of values with one counter, or networks.
+// stepMatch is what a step matches instead of one value: a list of values with one counter, or networks.
 type stepMatch struct {
-	values   []string // the values of a group
+	values   []string // the values that share the counter
 	networks *networkList
 	key      keyPart
 	further  []step // with share_threshold: the steps of all prefixes but the first
 }
 
-// networkList is the networks of one entry.
+// networkList has the networks of one entry.
 type networkList struct {
 	cidr, notCIDR []network.Prefix
-	implied       bool         // cidr is not configured: all addresses
-	except        *network.Set // the prefixes of notCIDR; nil without any
-	// level is set in the first entry of its key that has networks.
+	implied       bool         // cidr is not configured, so that all addresses match
+	except        *network.Set // the prefixes in notCIDR; nil if it is empty
+	// level is set only in the first entry with networks of each key, for all entries of the key.
 	level *levelSet
 }
 
-// levelSet has the prefixes of all entries of one key, and the entry to which each belongs.
+// levelSet has the prefixes of all entries of one key, and for each prefix the index of its entry.
 type levelSet struct {
 	set    *network.Set
 	owners []int32
 }
 
-// keyPart is the text that counter keys have in place of a level's value. The zero keyPart stands for the value itself.
+// keyPart is the text that counter keys have in place of the value of a request's entry. The zero keyPart stands for
+// the value itself.
 type keyPart struct {
-	text   string // the same for all values
-	v4, v6 uint8  // for networks: the length to which addresses are cut
+	text   string // if not empty, the same text for all values
+	v4, v6 uint8  // for networks: the number of bits to which addresses are cut
 }
 
 func (k keyPart) isValue() bool { return k == keyPart{} }
 
-// keyPart returns the step's part of counter keys.
+// keyPart returns what counter keys have in place of a value that the step matches.
 func (s *step) keyPart() keyPart {
 	switch {
 	case s.match != nil:
@@ -142,11 +145,12 @@ func (s *step) keyPart() keyPart {
 	return keyPart{}
 }
 
-// appendAddress appends the text that counter keys have in place of an address.
+// appendAddress appends the text that counter keys have in place of an address: the address, cut to the configured
+// length.
 func (k keyPart) appendAddress(dst []byte, value string) []byte {
 	a, ok := network.ParseAddr(value)
 	if !ok {
-		return append(dst, value...) // v is no address: Find did not return this rule for it
+		return append(dst, value...) // value is no address, so Find has not returned this rule for it
 	}
 	if a.Is6() {
 		return a.First(int(k.v6)).AppendTo(dst)
@@ -154,7 +158,7 @@ func (k keyPart) appendAddress(dst []byte, value string) []byte {
 	return a.First(int(k.v4)).AppendTo(dst)
 }
 
-// compiledMatch returns the stepMatch of the entry's step; nil for an entry with one value per step.
+// compiledMatch returns what the entry's step matches instead of one value; nil if it matches one value.
 func (e *Entry) compiledMatch() *stepMatch {
 	switch {
 	case e.hasValues() && e.Share:
@@ -190,14 +194,15 @@ func (e *Entry) compiledMatch() *stepMatch {
 	return nil
 }
 
-// only returns l for the prefix with index i alone, with share_threshold.
+// only returns a copy of l that has only the prefix with index i, for share_threshold, where each prefix has a counter
+// of its own.
 func (l *stepMatch) only(i int) *stepMatch {
 	own := *l
 	own.key.text, own.further = l.networks.cidr[i].String(), nil
 	return &own
 }
 
-// sameMatch reports whether two steps of one key and value stand for the same values or networks.
+// sameMatch reports whether two steps with the same key and value match the same values or networks.
 func sameMatch(a, b *step) bool {
 	if a.match == nil || b.match == nil {
 		return a.match == b.match
@@ -209,7 +214,7 @@ func sameMatch(a, b *step) bool {
 	return slices.Equal(m.cidr, n.cidr) && slices.Equal(m.notCIDR, n.notCIDR) && a.match.key == b.match.key
 }
 
-// networks has the entries of a level with cidr or not_cidr.
+// networks has the entries of a level that match addresses by cidr or not_cidr.
 type networks struct {
 	*levelSet
 	entries []networkEntry
@@ -220,7 +225,7 @@ type networkEntry struct {
 	except *network.Set // nil without not_cidr
 }
 
-// networksOf compiles the steps of a level that have networks; it returns nil if there are none.
+// networksOf compiles the steps of a level that match networks; it returns nil if there are none.
 func networksOf(steps []*step) *networks {
 	var n networks
 	var first *networkList
@@ -250,7 +255,7 @@ func (n *networks) add(s *step) {
 	n.entries = append(n.entries, networkEntry{s.target(), s.match.networks.except})
 }
 
-// levelSetOf gathers prefixes in the order in which networksOf takes their entries.
+// levelSetOf gathers the prefixes of a level, in the order of the entries that networksOf makes.
 func levelSetOf(steps []*step) *levelSet {
 	var l levelSet
 	var prefixes []network.Prefix
@@ -260,7 +265,7 @@ func levelSetOf(steps []*step) *levelSet {
 			continue
 		}
 		for i, p := range s.match.networks.cidr {
-			if i == 0 || s.Share { // each prefix of s belongs to an entry of its own
+			if i == 0 || s.Share { // with share_threshold, each prefix of s belongs to an entry of its own
 				entry++
 			}
 			prefixes = append(prefixes, p)
@@ -271,8 +276,8 @@ func levelSetOf(steps []*step) *levelSet {
 	return &l
 }
 
-// find returns the entry with the longest prefix that contains the address, among the entries whose not_cidr does not
-// contain it. It returns none for a value that is no address.
+// find returns the entry with the longest prefix that contains the address in value. Entries whose not_cidr contains
+// the address are passed over. It returns the zero target if there is none, or if value is no address.
 func (n *networks) find(value string) target {
 	a, ok := network.ParseAddr(value)
 	if !ok {
@@ -287,14 +292,14 @@ func (n *networks) find(value string) target {
 	return target{}
 }
 
-// networkTry is a prefix that contains an address.
+// networkTry is a prefix that contains an address, for an explanation.
 type networkTry struct {
 	prefix   network.Prefix
 	step     *step
-	takenOut string // the prefix of not_cidr that contains the address, too; empty if none does
+	takenOut string // the prefix of not_cidr that also contains the address; empty if none does
 }
 
-// tries returns all prefixes that contain the address, the longest first. address is false for a value that is no
+// tries returns all prefixes that contain the address in value, the longest first. address is false if value is no
 // address.
 func (n *networks) tries(value string) (out []networkTry, address bool) {
 	a, ok := network.ParseAddr(value)
@@ -314,7 +319,7 @@ func (n *networks) tries(value string) (out []networkTry, address bool) {
 	return out, true
 }
 
-// lookups returns in how many sets of prefixes, at most, one address is looked up.
+// lookups returns the greatest number of prefix sets in which one address is looked up.
 func (n *networks) lookups() int {
 	if n == nil {
 		return 0
@@ -327,8 +332,8 @@ func (n *networks) lookups() int {
 	return 1
 }
 
-// matchMetricPart returns what networks and groups add to a metric key: the first prefix, whichever matched, unless the
-// key contains the requests' values.
+// matchMetricPart returns the part of a metric key for a step with networks or a group of values. It has the first
+// prefix, whichever prefix a request matches, unless the key contains the requests' values.
 func (s *step) matchMetricPart(detailed bool) metricPart {
 	n := s.match.networks
 	part := make([]byte, 0, 64)
@@ -352,7 +357,7 @@ func (s *step) matchMetricPart(detailed bool) metricPart {
 	return metricPart{string(part), noValue}
 }
 
-// metricAddress replaces the characters of an address or prefix that separate the parts of metric names.
+// metricAddress replaces the characters of an address or prefix that would separate the parts of a metric name.
 func metricAddress(text []byte) {
 	for i, c := range text {
 		if c == '.' || c == ':' {

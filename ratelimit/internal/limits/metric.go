@@ -7,24 +7,25 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// metricPart is a level's part of a rule's metric key: docs/statistics.md#metric-keys.
+// metricPart is the part of a rule's metric key that one entry of the rule's path adds; docs/statistics.md#metric-keys
+// describes metric keys.
 type metricPart struct {
 	text string // ".key", ".key_value" or ".key_prefix"
 	with runtimeValue
 }
 
-// runtimeValue says whether the request's value follows the text of a part.
+// runtimeValue says whether the value of the request's entry follows the text of a metricPart.
 type runtimeValue uint8
 
 const (
 	noValue       runtimeValue = iota
-	valueIfAny                 // _value, or nothing when it is empty
-	valueAlways                // _value, also when it is empty
-	addressAlways              // _address, as in counter keys
+	valueIfAny                 // followed by _value; by nothing if the value is empty
+	valueAlways                // followed by _value, even if the value is empty
+	addressAlways              // followed by _address, cut as in counter keys
 )
 
-// AppendMetricKey appends the metric key, before sanitising, of a rule whose Stats is nil. For an override the key is
-// the domain and every entry as key or key_value.
+// AppendMetricKey appends the key, not yet sanitised, under which statistics count a rule whose Stats is nil. For an
+// override, a limit that came with the request, the key is the domain and every entry as key or key_value.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	dst = append(dst, domain...)
 	parts := r.rare().metric
@@ -43,7 +44,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 			dst = append(dst, e.Key...)
 		} else {
 			if i >= len(parts) {
-				break // Find did not return this rule for these entries
+				break // Find has not returned this rule for these entries
 			}
 			dst = append(dst, parts[i].text...)
 			with = parts[i].with
@@ -56,7 +57,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 	return dst
 }
 
-// appendAnyMetricKey is AppendMetricKey for rules with a fixed key, too.
+// appendAnyMetricKey is AppendMetricKey also for rules that have Stats, whose key is the same for all requests.
 func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	if r.rare().metric == nil && r.step != nil {
 		_, fixed := metricParts(domain, r.path(), r.step.Detailed)
@@ -65,7 +66,7 @@ func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry
 	return r.AppendMetricKey(dst, domain, entries)
 }
 
-// path returns the steps that lead to the rule; the last one is the rule's own.
+// path returns the steps that lead to the rule; the last step is the rule's own.
 func (r *Rule) path() (path []*step) {
 	for s := r.step; s.parent != nil; s = s.parent {
 		path = append(path, s)
@@ -74,8 +75,8 @@ func (r *Rule) path() (path []*step) {
 	return path
 }
 
-// metricParts lays out the metric key of a rule at the end of path. If no part depends on the request, parts is nil and
-// fixed is the whole key.
+// metricParts returns the parts of the metric key of a rule at the end of path. If no part depends on the request,
+// parts is nil and fixed is the whole key.
 func metricParts(domain string, path []*step, detailed bool) (parts []metricPart, fixed string) {
 	shared := false
 	for _, s := range path {
@@ -106,7 +107,7 @@ func (s *step) metricPart(detailed, someShared bool) metricPart {
 	case s.Share:
 		return metricPart{key + "_" + s.pattern.prefix, noValue}
 	case s.value != "" && s.pattern == nil:
-		// An exact entry is reached only with its own value.
+		// a request reaches an exact entry only with the entry's value
 		return metricPart{key + "_" + s.literal(), noValue}
 	case detailed && someShared:
 		return metricPart{key, valueIfAny}

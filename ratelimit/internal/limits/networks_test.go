@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/shared/must"
 )
 
 // Networks take a value that is an IP address behind exact values and before patterns.
@@ -304,9 +305,7 @@ func TestMatch_view(t *testing.T) {
 		"}, {key: ip, cidr: [12.0.0.0/8, 13.0.0.0/8], share_threshold: true, descriptors: [{key: k, "+perMinute("4")+
 		"}]}, {key: other, not_cidr: ['fd00::/8'], "+perMinute("5")+"}"))
 	var text bytes.Buffer
-	if err := r.WriteText(&text); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.WriteText(&text))
 	const rest = ", shadow_mode: false, quota_mode: false\n"
 	if d := cmp.Diff("d.path_/a: unit=MINUTE requests_per_unit=1"+rest+
 		"d.path_/b: unit=MINUTE requests_per_unit=1"+rest+
@@ -319,9 +318,7 @@ func TestMatch_view(t *testing.T) {
 	var levels []string
 	for _, rule := range r.View()[0].Rules {
 		b, err := json.Marshal(rule.Descriptors)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		levels = append(levels, string(b))
 	}
 	if d := cmp.Diff([]string{

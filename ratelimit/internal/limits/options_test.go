@@ -12,6 +12,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/must"
 )
 
 // Whatever may be wrong with algorithm, burst, calendar and lists of limits, with positions.
@@ -285,9 +286,7 @@ func TestOverride_besideList(t *testing.T) {
 func TestDump_limits(t *testing.T) {
 	r := mustLoad(t, Options{}, File{"shop.yaml", []byte(listed)})
 	var b strings.Builder
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.WriteText(&b))
 	if d := cmp.Diff(`shop.tenant[0]: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false, algorithm: token_bucket, burst: 20
 shop.tenant[1]: unit=HOUR requests_per_unit=1000, shadow_mode: false, quota_mode: false
 shop.tenant[2]: unit=HOUR requests_per_unit=1000, shadow_mode: true, quota_mode: false, unit_multiplier: 6
@@ -303,9 +302,7 @@ shop.one: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false, a
 	var got []string
 	for _, rule := range r.View()[0].Rules[2:4] {
 		text, err := json.Marshal(rule)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got = append(got, string(text))
 	}
 	if d := cmp.Diff([]string{

@@ -2,22 +2,22 @@ package limits
 
 import "gatehouse/ratelimit/internal/rls"
 
-// Outcome says how the walk of a descriptor through the domain ends; Explain says it in full. Outcome allocates
-// nothing.
+// Outcome returns how the matching of a descriptor with the domain's entries ends, without allocating. Explain also
+// says why.
 func (d *Domain) Outcome(entries []rls.Entry) Outcome {
 	outcome, _ := d.outcome(entries)
 	return outcome
 }
 
-// Forgotten reports whether the configuration has no answer for a descriptor that no rule decides. A walk that ends in
-// NoMatch at entries that only exempt values has an answer if a rule decides another descriptor of the request: the
-// other descriptor covers all values that are not exempt.
+// Forgotten reports whether the configuration seems to have overlooked a descriptor that no rule decides. A value that
+// matches none of several entries that only exempt values is not overlooked if a rule decides another descriptor of the
+// request: the rule of the other descriptor covers all values that are not exempt.
 func (d *Domain) Forgotten(entries []rls.Entry, otherDecided bool) bool {
 	outcome, exempts := d.outcome(entries)
 	return outcome.Unmatched() && !(exempts && otherDecided)
 }
 
-// outcome returns Outcome, and whether the walk ends in NoMatch at entries that only exempt values.
+// outcome returns the Outcome, and whether the descriptor matches none of several entries that only exempt values.
 func (d *Domain) outcome(entries []rls.Entry) (_ Outcome, exempts bool) {
 	if len(entries) == 0 {
 		return NoEntries, false
@@ -40,8 +40,8 @@ func (d *Domain) outcome(entries []rls.Entry) (_ Outcome, exempts bool) {
 	return Limited, false
 }
 
-// walk follows entries as far as they match. s is the last matching step, left how many entries remain, and l the level
-// of the next entry's key; nil if there is none.
+// walk matches entries from the first on, as far as they match. s is the step that matched last, left is the number of
+// remaining entries, and l is the level for the key of the next entry; nil if nothing is configured for the key.
 func (d *Domain) walk(entries []rls.Entry) (s *step, left int, l *level) {
 	s = &d.root
 	for i := range entries {
@@ -60,11 +60,12 @@ func (d *Domain) walk(entries []rls.Entry) (s *step, left int, l *level) {
 	return s, 0, nil
 }
 
-// maxNearestKeys is how many keys NearestKey compares: a page may call it for each of thousands of descriptors.
+// maxNearestKeys is how many keys NearestKey compares with a request's key. The bound is low because a page may call
+// NearestKey for each of thousands of descriptors.
 const maxNearestKeys = 1000
 
-// NearestKey returns the configured key whose spelling is nearest to the key at which the walk of a descriptor ends. It
-// returns the empty text where the walk does not end at an unknown key, or no key is near.
+// NearestKey returns, for a descriptor with an unknown key, the configured key whose spelling is nearest to it. It
+// returns the empty text if the descriptor has no unknown key, or no configured key is near.
 func (d *Domain) NearestKey(entries []rls.Entry) string {
 	s, left, l := d.walk(entries)
 	if left == 0 || l != nil || s.below == nil {
@@ -74,17 +75,17 @@ func (d *Domain) NearestKey(entries []rls.Entry) string {
 	return nearestWord(entries[len(entries)-left].Key, s.keys(), &compared, maxNearestKeys)
 }
 
-// Unmatched reports whether the configuration has no answer for the descriptor: no limit, and no entry that exempts it
-// on purpose.
+// Unmatched reports whether the configuration has no answer for the descriptor: neither a limit nor an entry that
+// exempts it on purpose.
 func (o Outcome) Unmatched() bool {
 	return o == NoMatch || o == TooDeep || o == TooShallow || o == NoEntries
 }
 
-// Path returns the dotted path of the rule's entry, beginning with the domain; empty for a limit that the caller brings
-// along.
+// Path returns the dotted path of the rule's entry, beginning with the domain; empty for a limit that came with the
+// request.
 func (r *Rule) Path(domain string) string { return string(r.AppendPath(nil, domain)) }
 
-// At returns where the rule's entry is configured, as file:line:column; empty for a limit that the caller brings along.
+// At returns where the rule's entry is configured, as file:line:column; empty for a limit that came with the request.
 func (r *Rule) At() string {
 	if r.step == nil {
 		return ""
@@ -92,7 +93,7 @@ func (r *Rule) At() string {
 	return r.step.at()
 }
 
-// AppendPath appends Path to dst.
+// AppendPath appends to dst the text that Path returns.
 func (r *Rule) AppendPath(dst []byte, domain string) []byte {
 	if r.step == nil {
 		return dst

@@ -5,25 +5,26 @@ import (
 	"strings"
 )
 
-// A scan costs 5 ns for each wildcard, the index 12 ns for each length of prefix that occurs (BenchmarkPatterns). So
-// wildcards are indexed when there are more than scanPatterns, and more than perLength for each length.
+// Wildcards are indexed by their prefixes if there are more than scanPatterns of them, and more than perLength for each
+// length of prefix that occurs. A scan costs 5 ns for each wildcard; the index costs 12 ns for each length
+// (BenchmarkPatterns).
 const (
 	scanPatterns = 6
 	perLength    = 3
 )
 
-// patterns finds the first wildcard, in configuration order, that matches a value. Many wildcards are indexed by their
-// literal prefix: a value is looked up once for each length of prefix that occurs, so hundreds of wildcards cost as
-// much as the few that can match.
+// patterns finds the first wildcard, in configuration order, that matches a value. If there are many, they are indexed
+// by their literal prefix, the text before the first star: a value is looked up once for each length of prefix that
+// occurs, so that only the few wildcards that can match cost time.
 type patterns struct {
 	all      []*pattern
 	byPrefix []prefixes // nil when all patterns are scanned
 }
 
-// prefixes is the patterns whose prefixes have one length.
+// prefixes has the patterns whose literal prefixes have the same length.
 type prefixes struct {
 	length  int
-	numbers map[string][]int32 // prefix -> indexes in all, ascending
+	numbers map[string][]int32 // prefix -> indexes of its patterns in patterns.all, ascending
 }
 
 func indexPatterns(all []*pattern) patterns {
@@ -37,7 +38,7 @@ func indexPatterns(all []*pattern) patterns {
 
 func buildIndex(all []*pattern) patterns {
 	ps := patterns{all: all}
-	byLength := map[int]int{} // index in byPrefix
+	byLength := map[int]int{} // length of prefix -> index in byPrefix
 	for i, p := range all {
 		n := len(p.prefix)
 		at, known := byLength[n]
@@ -53,7 +54,7 @@ func buildIndex(all []*pattern) patterns {
 	return ps
 }
 
-// first returns the index of the first pattern that matches, len(ps.all) when none does.
+// first returns the index of the first pattern that matches a value; len(ps.all) if none does.
 func (ps *patterns) first(value string) int {
 	if ps.byPrefix == nil {
 		for i, p := range ps.all {
@@ -82,7 +83,7 @@ func (ps *patterns) first(value string) int {
 	return best
 }
 
-// candidates returns with how many patterns, at most, first compares a value.
+// candidates returns the greatest number of patterns that the method first may compare with a value.
 func (ps *patterns) candidates(value string) (n int) {
 	if ps.byPrefix == nil {
 		return len(ps.all)
@@ -95,8 +96,8 @@ func (ps *patterns) candidates(value string) (n int) {
 	return n
 }
 
-// searched returns how many patterns with a text between two stars, at most, require a search in one value: without an
-// index all of them, otherwise those with the most frequent prefix of each length.
+// searched returns for how many patterns with a text between two stars, at most, one value has to be searched. Without
+// an index these are all patterns; with an index, for each length of prefix, the patterns of its most frequent prefix.
 func (ps *patterns) searched() (n int) {
 	inside := func(numbers []int32) (n int) {
 		for _, i := range numbers {
@@ -124,22 +125,23 @@ func (ps *patterns) searched() (n int) {
 	return n
 }
 
-// joined returns the pattern's pieces joined by star; adjacent stars are one.
+// joined returns the pieces of the pattern with star between them. Adjacent stars of the pattern count as one.
 func (p *pattern) joined(star string) string {
 	pieces := append([]string{p.prefix}, p.middle...)
 	return strings.Join(append(pieces, p.suffix), star)
 }
 
-// pattern is a value with wildcards, cut at its stars when it is compiled.
+// pattern is a configured value with stars, cut at them.
 type pattern struct {
 	prefix, suffix string
 	middle         []string // the pieces between stars, none empty
 	least          int      // len(prefix) + len(suffix)
-	escaped        bool     // the text has a backslash before a star
+	escaped        bool     // the configured text has a backslash before a star
 }
 
-// match reports whether v begins with the prefix, ends with the suffix without overlap, and has the middle pieces in
-// between, in order. Leftmost search is enough: a piece found earlier leaves more room for the next.
+// match reports whether v begins with the prefix, ends with the suffix, and has the middle pieces in between, in order
+// and without overlap. Taking the leftmost occurrence of each piece is enough: the further left a piece is found, the
+// more room is left for the next.
 func (p *pattern) match(v string) bool {
 	if len(v) < p.least || v[:len(p.prefix)] != p.prefix || v[len(v)-len(p.suffix):] != p.suffix {
 		return false
@@ -158,9 +160,9 @@ func (p *pattern) match(v string) bool {
 	return true
 }
 
-// parseValue cuts a configured value at its stars. For a value without a wildcard it returns the literal text and a nil
-// pattern. A backslash directly before a star makes the star literal; of several backslashes before a star each pair
-// stands for one. Elsewhere a backslash is a backslash.
+// parseValue cuts a configured value at its stars. For a value without a star it returns the literal text and a nil
+// pattern. A backslash directly before a star makes the star literal. Of several backslashes before a star, each pair
+// stands for one backslash. Elsewhere a backslash stands for itself.
 func parseValue(value string) (literal string, p *pattern) {
 	if !strings.Contains(value, "*") {
 		return value, nil

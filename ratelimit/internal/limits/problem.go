@@ -15,22 +15,23 @@ import (
 	"gatehouse/ratelimit/internal/limits/calendar"
 )
 
-// Problem is an error or oddity of the configuration: where it is, which text is there, and what may be there instead.
+// Problem is an error or a warning about the configuration: where it is, the text found, and what may be written
+// instead.
 type Problem struct {
 	File string `json:"file"`
-	// Line and Column count from 1; 0 where the source has no lines (an xDS resource).
+	// Line and Column count from 1; both are 0 for an xDS resource, which has no lines.
 	Line   int    `json:"line,omitempty"`
 	Column int    `json:"column,omitempty"`
 	Domain string `json:"domain,omitempty"`
-	// Path is the dotted path of the descriptor: key_value.key. A descriptor without a key is descriptors[i], counted
-	// from 0.
+	// Path is the dotted path of the configured descriptor: key_value.key. A descriptor without a key is written as
+	// descriptors[i], counted from 0.
 	Path string `json:"path,omitempty"`
-	// Text is the offending key or value as it stands in the source.
+	// Text is the wrong key or value as it is written in the source.
 	Text    string `json:"text,omitempty"`
 	Message string `json:"message"`
 }
 
-// String returns one line: file:line:column: domain "d", descriptor a_b.c: message.
+// String returns the problem as one line: file:line:column: domain "d", descriptor a_b.c: message.
 func (p Problem) String() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -52,10 +53,10 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Rejection is the error of a set of files that was refused: every problem of every file.
+// Rejection is the error for a configuration that was refused: every problem in every file.
 type Rejection struct{ Problems []Problem }
 
-// Error returns all problems, one a line.
+// Error returns all problems, one per line.
 func (r *Rejection) Error() string {
 	lines := make([]string, len(r.Problems))
 	for i, p := range r.Problems {
@@ -64,25 +65,26 @@ func (r *Rejection) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Report gathers the problems and warnings of one load, and knows whether the load is still wanted.
+// Report gathers the problems and warnings of one load of a configuration. By its context it also stops a load whose
+// result is no longer wanted.
 type Report struct {
 	problems, warnings []Problem
-	unlisted           int // problems beyond maxProblems
-	suggestions        int // names suggested so far
-	compared           int // names compared for suggestions
+	unlisted           int // number of problems beyond maxProblems, which are only counted
+	suggestions        int // number of names suggested so far
+	compared           int // number of names compared so far to find suggestions
 
 	ctx    context.Context
 	steps  int
-	zones  map[string]*time.Location // loaded for calendars; nil for a name that is no zone
-	paced  bool                      // Options.Paced
-	rested time.Time                 // when the last rest ended; zero before the first pause
+	zones  map[string]*time.Location // time zones loaded for calendars; nil for a name that is no zone
+	paced  bool                      // the load pauses now and then, see Options.Paced
+	rested time.Time                 // when the last pause of a paced load ended; zero before the first pause
 }
 
-// NewReport returns the report of a load that ends with ctx. paced is as in Options.
+// NewReport returns the report of a load that stops when ctx ends. paced is as in Options.
 func NewReport(ctx context.Context, paced bool) *Report { return &Report{ctx: ctx, paced: paced} }
 
-// zone returns a time zone of the configuration, which is loaded once for each load. ok is false if there is no zone of
-// that name.
+// zone returns the time zone of a name in the configuration. It loads each zone once per report. ok is false if the
+// name is no zone.
 func (r *Report) zone(name string) (zone *time.Location, ok bool) {
 	zone, known := r.zones[name]
 	if !known {
@@ -95,24 +97,25 @@ func (r *Report) zone(name string) (zone *time.Location, ok bool) {
 	return zone, zone != nil
 }
 
-// Another returns a report of the same load for a part that is read a second time if there is anything to report.
+// Another returns an empty report for the same load. It is for a part that is read quickly first, and a second time
+// with the real report if the first reading finds a problem.
 func (r *Report) Another() *Report { return NewReport(r.ctx, false) }
 
 // Done is closed when the result of the load is no longer wanted.
 func (r *Report) Done() <-chan struct{} { return r.ctx.Done() }
 
-// stepsPerPause is how many steps of a load, each about a microsecond, are made between two pauses.
+// stepsPerPause is the number of steps, each about a microsecond long, that a load makes between two pauses.
 const stepsPerPause = 64
 
-// A paced load sleeps for restTime after each workTime of work. The operating system rounds a shorter sleep up to
-// about a millisecond.
+// A paced load sleeps for restTime after each workTime of work. A shorter sleep is rounded up to about a millisecond by
+// the operating system, so restTime is not shorter.
 const (
 	workTime = 600 * time.Microsecond
 	restTime = time.Millisecond
 )
 
-// Step is called at each step of a load and reports whether to go on. It yields the processor to requests, and sleeps
-// if the load is paced: a reload is never urgent.
+// Step is called at each step of a load, and returns false if the load must stop. Now and then it yields the processor
+// to requests, and it sleeps if the load is paced: a reload is never urgent.
 func (r *Report) Step() bool {
 	if r.steps++; r.steps%stepsPerPause == 0 {
 		r.pause()
@@ -133,22 +136,22 @@ func (r *Report) pause() {
 	r.rested = time.Now()
 }
 
-// Stopped reports whether the result of the load is no longer wanted.
+// Stopped reports whether the load must stop because its result is no longer wanted.
 func (r *Report) Stopped() bool { return r.ctx.Err() != nil }
 
-// abandoned returns the error of a load that was stopped.
+// abandoned returns the error for a load that was stopped.
 func (r *Report) abandoned() error {
 	return fmt.Errorf("limits: the load was abandoned: %w", context.Cause(r.ctx))
 }
 
 const (
-	// maxProblems bounds a report: a file of another kind could have any number of problems.
+	// maxProblems bounds the problems in a report: a file that holds something other than rules could have any number.
 	maxProblems = 1000
 	// maxText bounds the length of Problem.Text.
 	maxText = 256
 )
 
-// Place says where in the configuration a problem is.
+// Place is where in the configuration a problem is.
 type Place struct {
 	File   string
 	Pos    Pos
@@ -156,7 +159,7 @@ type Place struct {
 	Path   string
 }
 
-// Problem notes an error for which the set is refused. text is the offending text.
+// Problem notes an error, because of which the configuration is refused. text is the wrong text.
 func (r *Report) Problem(at Place, text, format string, args ...any) {
 	if len(r.problems) == maxProblems {
 		r.unlisted++
@@ -165,10 +168,10 @@ func (r *Report) Problem(at Place, text, format string, args ...any) {
 	r.problems = append(r.problems, at.say(text, format, args))
 }
 
-// full reports that no further warning is kept, so that the search for one can be skipped.
+// full reports whether the report keeps no further warnings, so that callers need not look for any.
 func (r *Report) full() bool { return len(r.warnings) == maxProblems }
 
-// Warning notes an oddity.
+// Warning notes something that is valid but probably an error. text is the text in question.
 func (r *Report) Warning(at Place, text, format string, args ...any) {
 	if !r.full() {
 		r.warnings = append(r.warnings, at.say(text, format, args))
@@ -182,7 +185,7 @@ func (at Place) say(text, format string, args []any) Problem {
 	}
 }
 
-// rejection returns the error of the problems found; nil if there are none.
+// rejection returns the problems found as an error; nil if there are none.
 func (r *Report) rejection() error {
 	if len(r.problems) == 0 {
 		return nil
@@ -201,10 +204,10 @@ func sortProblems(ps []Problem) {
 	})
 }
 
-// MaxQuoted is how many bytes of a text a message repeats.
+// MaxQuoted is the number of bytes up to which messages repeat a text in full.
 const MaxQuoted = 80
 
-// Quote shows a text of the configuration in a message: on one line and of bounded length.
+// Quote returns a text of the configuration as messages show it: quoted, on one line and of bounded length.
 func Quote(s string) string {
 	if len(s) > MaxQuoted {
 		return strconv.Quote(s[:MaxQuoted]) + "…"
@@ -212,7 +215,7 @@ func Quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// OneLine returns a text unchanged, or quoted if it is long or contains control characters.
+// OneLine returns a text unchanged if it is short and has no control characters; otherwise it returns Quote of it.
 func OneLine(s string) string {
 	if len(s) > MaxQuoted || strings.ContainsFunc(s, unicode.IsControl) {
 		return Quote(s)
@@ -220,19 +223,20 @@ func OneLine(s string) string {
 	return s
 }
 
-// DidYouMean returns the end of a message about an unknown word: the nearest known word, or nothing if none is near.
+// DidYouMean returns the end of a message about an unknown word, which suggests the known word with the nearest
+// spelling. It returns the empty text if no known word is near.
 func DidYouMean(word string, known []string) string {
 	compared := 0
 	return nearest(word, known, &compared, math.MaxInt)
 }
 
-// Bounds of a load's suggestions: a generated file may refer to 100,000 rules that do not exist.
+// Bounds on the suggestions of one load: a generated file may refer to 100,000 rules that do not exist.
 const (
 	maxSuggestions = 100
-	maxCompared    = 1_000_000 // names, 0.2 µs each
+	maxCompared    = 1_000_000 // names compared; each comparison takes 0.2 µs
 )
 
-// suggest is DidYouMean for the names of a configuration, within the load's bounds.
+// suggest is DidYouMean with the bounds on a load's suggestions, for names in a configuration.
 func (r *Report) suggest(word string, known []string) string {
 	if r.suggestions == maxSuggestions || r.compared >= maxCompared {
 		return ""
@@ -241,7 +245,8 @@ func (r *Report) suggest(word string, known []string) string {
 	return nearest(word, known, &r.compared, maxCompared)
 }
 
-// nearest returns the end of a message about an unknown word; nothing if no known word is near.
+// nearest returns the end of a message about an unknown word, as DidYouMean does. compared and atMost are as in
+// nearestWord.
 func nearest(word string, known []string, compared *int, atMost int) string {
 	best := nearestWord(word, known, compared, atMost)
 	if best == "" {
@@ -250,7 +255,8 @@ func nearest(word string, known []string, compared *int, atMost int) string {
 	return fmt.Sprintf("; did you mean %s?", OneLine(best))
 }
 
-// nearestWord returns the known word that is nearest to word. It stops when compared reaches a bound.
+// nearestWord returns the known word whose spelling is nearest to word; empty if none is near. It adds to compared the
+// number of words that it compares, and stops when compared reaches atMost.
 func nearestWord(word string, known []string, compared *int, atMost int) string {
 	if len(word) > maxNear {
 		return ""
@@ -272,11 +278,12 @@ func nearestWord(word string, known []string, compared *int, atMost int) string 
 	return best
 }
 
-// maxNear is the longest word, in bytes, for which a similar word is searched.
+// maxNear is the length in bytes of the longest word for which a similar word is searched.
 const maxNear = 40
 
-// distance returns how many bytes must be added, removed, changed or swapped with their neighbour to turn a into b, or
-// any number from limit on if there are at least limit. a and b are at most three bytes longer than maxNear.
+// distance returns the number of bytes that must be added, removed, changed or swapped with their neighbours to turn a
+// into b. If the number is at least limit, it may return any number from limit on. a and b are at most three bytes
+// longer than maxNear.
 func distance(a, b string, limit int) int {
 	var rows [3][maxNear + 5]int
 	before, row, next := &rows[0], &rows[1], &rows[2]
@@ -300,14 +307,14 @@ func distance(a, b string, limit int) int {
 			least = min(least, next[j])
 		}
 		if least >= limit && leastBefore >= limit {
-			return limit // a swap refers back two rows, no further
+			return limit // all later rows are at least limit: a swap refers two rows back, no further
 		}
 		before, row, next = row, next, before
 	}
 	return row[len(b)]
 }
 
-// Allow says which words are allowed.
+// Allow returns the words of a message that list the allowed words.
 func Allow(words []string) string {
 	if len(words) == 1 {
 		return "only " + words[0] + " is allowed"
@@ -315,8 +322,8 @@ func Allow(words []string) string {
 	return "allowed are " + OrList(words)
 }
 
-// Choices returns the end of a message about an unknown word: the nearest known word, if one is near, and the words
-// allowed at that place.
+// Choices returns the end of a message about an unknown word: the known word with the nearest spelling, if one is near,
+// and the words that are allowed in that place.
 func Choices(word string, known, allowed []string) string {
 	if near := DidYouMean(word, known); near != "" {
 		list := Allow(allowed)
@@ -325,7 +332,7 @@ func Choices(word string, known, allowed []string) string {
 	return "; " + Allow(allowed)
 }
 
-// OrList returns "a, b or c".
+// OrList joins words for a sentence: "a, b or c".
 func OrList(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

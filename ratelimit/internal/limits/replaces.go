@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// replaceGraph has which rule replaces which in one domain, to warn about likely errors: names that no rule has, names
-// that several rules have, and cycles, in which all limits are dropped.
+// replaceGraph has, for one domain, which rule replaces which. It serves to warn about likely errors: names that no
+// rule has, names that several rules have, and cycles of rules that replace each other, so that none of them counts.
 type replaceGraph struct {
 	*checker
-	rules     map[string]namedLimit // the first rule of each name
-	replacing []replacingRule       // the rules with replaces
+	rules     map[string]namedLimit // the first rule with each name
+	replacing []replacingRule       // the rules that have a replaces list
 }
 
 type namedLimit struct {
@@ -25,7 +25,7 @@ type replacingRule struct {
 	file, path string
 }
 
-// collect walks all entries and warns about names that occur twice.
+// collect gathers the rules of all entries and warns about names that several rules have.
 func (g *replaceGraph) collect(list []Entry) {
 	for i := range list {
 		if !g.report.Step() {
@@ -70,7 +70,7 @@ func (g *replaceGraph) warn() {
 	g.circles(names)
 }
 
-// circles reports each group of names that replace each other once, by a shortest cycle.
+// circles warns about each group of names whose rules replace each other, once, by a shortest cycle.
 func (g *replaceGraph) circles(names []string) {
 	w := newNameGraph(names, g.replacing)
 	groups := w.groups(g.report.Step)
@@ -92,7 +92,7 @@ func (g *replaceGraph) circles(names []string) {
 	}
 }
 
-// maxMembers is how many rules of a cycle a warning names.
+// maxMembers is the number of rules of a cycle that a warning names.
 const maxMembers = 10
 
 func (g *replaceGraph) shownCircle(names []string, circle []int32) string {
@@ -106,10 +106,11 @@ func (g *replaceGraph) shownCircle(names []string, circle []int32) string {
 	return strings.Join(append(shown, OneLine(names[circle[0]])), " replaces ")
 }
 
-// nameGraph has the rules' names as nodes, numbered.
+// nameGraph is a graph whose nodes are the names of rules, numbered, and whose edges lead from a rule to the rules that
+// it replaces.
 type nameGraph struct {
 	number map[string]int32
-	rules  [][]replacingRule // by the number of the rules' name
+	rules  [][]replacingRule // indexed by the number of the rules' name
 }
 
 func newNameGraph(names []string, replacing []replacingRule) *nameGraph {
@@ -125,7 +126,7 @@ func newNameGraph(names []string, replacing []replacingRule) *nameGraph {
 	return w
 }
 
-// edge is one item of replaces that refers to a rule.
+// edge leads from a rule to a name in its replaces list that other rules have.
 type edge struct {
 	to   int32
 	rule replacingRule
@@ -147,18 +148,18 @@ func (w *nameGraph) edgeAt(n int32, cursor *[2]int) (e edge, ok bool) {
 	return edge{}, false
 }
 
-// groups numbers the strongly connected components by Tarjan's algorithm, with an explicit stack, since chains may be
-// 100,000 rules long. step may end it early.
+// groups returns for each node the number of its strongly connected component. It is Tarjan's algorithm with an
+// explicit stack, since chains may be 100,000 rules long. If step returns false, groups ends early.
 func (w *nameGraph) groups(step func() bool) []int32 {
 	type frame struct {
 		node   int32
 		cursor [2]int
 	}
 	var (
-		group  = make([]int32, len(w.rules)) // 0: none yet
+		group  = make([]int32, len(w.rules)) // 0: no component yet
 		index  = make([]int32, len(w.rules)) // 0: not visited yet
 		low    = make([]int32, len(w.rules))
-		open   []int32 // visited, without a group
+		open   []int32 // the nodes visited that have no component yet
 		frames []frame
 		met    int32
 		made   int32
@@ -206,7 +207,7 @@ func (w *nameGraph) groups(step func() bool) []int32 {
 	return group
 }
 
-// circle returns a shortest cycle through a node within its group, and the edge that closes the cycle.
+// circle returns a shortest cycle through a node within its component, and the edge that closes the cycle.
 func (w *nameGraph) circle(start int32, groups []int32) (circle []int32, closing edge) {
 	from := map[int32]int32{start: start}
 	for queue := []int32{start}; len(queue) > 0; queue = queue[1:] {
@@ -231,5 +232,5 @@ func (w *nameGraph) circle(start int32, groups []int32) (circle []int32, closing
 			}
 		}
 	}
-	return []int32{start}, edge{rule: w.rules[start][0]} // does not happen: a group of several is connected
+	return []int32{start}, edge{rule: w.rules[start][0]} // not reached: the nodes of a component are connected
 }

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"gatehouse/shared/must"
 )
 
 type (
@@ -28,9 +30,7 @@ type (
 func encode(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return b
 }
 
@@ -43,9 +43,7 @@ func newer(t testing.TB, d *desc, quota bool, metadata map[string]any) *desc {
 	}
 	if metadata != nil {
 		s, err := structpb.NewStruct(metadata)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		b = protowire.AppendBytes(protowire.AppendTag(b, fieldMetadata, protowire.BytesType), encode(t, s))
 	}
 	d.ProtoReflect().SetUnknown(b)
@@ -58,9 +56,7 @@ func TestResources_asYAML(t *testing.T) {
 		t.Helper()
 		want, wantWarnings, err := Load(context.Background(), []File{{"r.yaml", []byte(yaml)}},
 			Options{Settings: Settings{NearRatio: 0.8}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got, warnings, err := LoadResources(context.Background(), [][]byte{encode(t, c)},
 			Options{Settings: Settings{NearRatio: 0.8}})
 		if err != nil {
@@ -133,9 +129,7 @@ func TestResources_newerFieldsTwice(t *testing.T) {
 	d.ProtoReflect().SetUnknown(b)
 	r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})},
 		Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	rule := r.View()[0].Rules[0]
 	if !rule.Quota || rule.Metadata.Fields["a"].GetStringValue() != "a" ||
 		rule.Metadata.Fields["b"].GetStringValue() != "b" {
@@ -152,9 +146,7 @@ func TestResources_unset(t *testing.T) {
 		encode(t, s)))
 	r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Domain: "d", Descriptors: []*desc{d}})},
 		Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	text, err := json.Marshal(r.View()[0].Rules[0].Metadata)
 	if want := `{"l":[null],"u":null}`; err != nil || strings.ReplaceAll(string(text), " ", "") != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
@@ -240,9 +232,7 @@ func TestResources_merged(t *testing.T) {
 	b := encode(t, &conf{Name: "b", Domain: "d", Descriptors: []*desc{{Key: "k", Value: "*a", RateLimit: minute}}})
 	for _, order := range [][][]byte{{a, b}, {b, a}} {
 		r, _, err := LoadResources(context.Background(), order, Options{Settings: Settings{MergeDomains: true}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := fmt.Sprint(r.Domains()[0].Files, " ", r.View()[0].Rules[0].Key); got != "[a b] d.k_a*" {
 			t.Error(got)
 		}
@@ -267,9 +257,7 @@ func TestResources_unknownFields(t *testing.T) {
 		d.RateLimit.ProtoReflect().SetUnknown(unknown)
 		r, _, err := LoadResources(context.Background(),
 			[][]byte{encode(t, &conf{Name: "r", Domain: "d", Descriptors: []*desc{d}})}, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return r.View()
 	}
 	if d := cmp.Diff(load(nil), load(unknown), protocmp.Transform()); d != "" {
@@ -321,9 +309,7 @@ func FuzzResource(f *testing.F) {
 		if d := cmp.Diff(r.View(), again.View(), protocmp.Transform()); d != "" {
 			t.Fatal(d)
 		}
-		if err := r.WriteText(io.Discard); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.WriteText(io.Discard))
 		if _, err := json.Marshal(r.View()); err != nil {
 			t.Fatal(err)
 		}

@@ -15,53 +15,56 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Rule is one limit with the attributes of its entry, or a caller's own limit. Many requests read a compiled rule at
-// once, and nothing writes to it. There may be 100,000 rules.
+// Rule is one limit with the attributes of its entry, or an override, a limit that came with the request. Compiled
+// rules never change, since many requests read them at once. There may be 100,000 rules.
 type Rule struct {
 	PerUnit    uint32
 	Unit       rls.Unit
-	Multiplier uint32 // unit_multiplier; 1 without
-	// Near is the number of hits up to which a counter is far from its limit in statistics: T of
+	Multiplier uint32 // unit_multiplier; 1 by default
+	// Near is the number of hits beyond which statistics count a hit as near the limit: T in
 	// docs/statistics.md#what-a-hit-counts-as.
 	Near uint32
-	// Window is unit times multiplier in seconds; 0 only for an override with an unknown unit. Windows of a rule with a
-	// calendar have no fixed length: Span returns the present one.
+	// Window is unit times multiplier, in seconds. It is 0 only for an override with an unknown unit. The windows of a
+	// rule with a calendar differ in length: Span returns the present window.
 	Window int64
 	Name   string
 
-	// ID is the number of Name within the domain, 0 without a name; rules of one name share it.
+	// ID is the number of Name within the domain; 0 without a name. Rules with the same name have the same ID.
 	ID uint32
-	// Burst is the size of a token bucket, 0 for other algorithms.
+	// Burst is the size of a token bucket; 0 for other algorithms.
 	Burst     uint32
 	Algorithm counter.Algorithm
-	// Unlimited rules count nothing; PerUnit, Unit and Window are 0.
+	// Unlimited is set for rules that count nothing; their PerUnit, Unit and Window are 0.
 	Unlimited bool
-	// Attributes are the entry's, except Shadow of an item of rate_limits, which may be the item's own.
+	// Attributes are those of the entry. Only Shadow may differ: an item of rate_limits can have a shadow_mode of its
+	// own.
 	Attributes
 	override bool
-	tag      byte // distinguishes its counter keys from keys of other kinds: see AppendKey; 0 for none
+	tag      byte // marks the counter keys of anything but a plain fixed window, see AppendKey; 0 for none
 
-	// Metadata goes into dynamic metadata; nil when none is configured. Never write to it.
+	// Metadata goes into the answer's dynamic metadata; nil if none is configured. Rules share it: never write to it.
 	Metadata *structpb.Struct
-	// Stats is nil when the metric key contains values of the request; then AppendMetricKey makes the key.
+	// Stats has the rule's statistics. It is nil if their key contains values of the request; AppendMetricKey then
+	// makes the key.
 	Stats *stats.Rule
 
-	// Further are the limits of a rate_limits list after the first, which is the rule that Find returns. Each is a
-	// whole rule, with the Stats and Metadata of the first.
+	// Further are the second and later limits of a rate_limits list; the first limit is the rule that Find returns.
+	// Each is a whole rule, with the Stats and Metadata of the first.
 	Further []*Rule
 
 	step   *step
 	levels *ruleLevels // nil for most rules
 }
 
-// ReplacesID reports whether the rule replaces the rules of a name.
+// ReplacesID reports whether the rule replaces the rules whose name has the number id.
 func (r *Rule) ReplacesID(id uint32) bool {
 	var marked [1]bool
 	r.MarkReplaced([]uint32{id}, marked[:])
 	return marked[0]
 }
 
-// MarkReplaced sets replaced[i] where the rule replaces the rules of the name ids[i].
+// MarkReplaced sets replaced[i] for each i for which the rule replaces the rules whose name has the number ids[i]. It
+// does not clear the others.
 func (r *Rule) MarkReplaced(ids []uint32, replaced []bool) {
 	replaces := r.rare().replaces
 	if len(replaces) == 0 {
@@ -77,21 +80,22 @@ func (r *Rule) MarkReplaced(ids []uint32, replaced []bool) {
 	}
 	bits, first := r.levels.replaced, replaces[0]
 	for i, id := range ids {
-		at := id - first // an id below first wraps around, beyond all bits
+		at := id - first // if id is less than first, at wraps around to a number beyond all bits
 		if at/64 < uint32(len(bits)) && bits[at/64]>>(at%64)&1 != 0 {
 			replaced[i] = true
 		}
 	}
 }
 
-// Lists of up to scanReplaces names to replace are searched. Longer lists become bits, from their first number on,
-// unless they would need more than bitsPerReplaced bits for each number.
+// A rule's replaces list of up to scanReplaces names is searched. A longer list becomes a bit set that begins at its
+// least number, unless the set needs more than bitsPerReplaced bits for each name.
 const (
 	scanReplaces    = 16
 	bitsPerReplaced = 128
 )
 
-// replacedBits returns the bits for a list; nil when the list is to be searched.
+// replacedBits returns a list of name numbers as a bit set that begins at ids[0]; nil if the list is to be searched
+// instead.
 func replacedBits(ids []uint32) []uint64 {
 	if len(ids) <= scanReplaces {
 		return nil
@@ -107,27 +111,27 @@ func replacedBits(ids []uint32) []uint64 {
 	return bits
 }
 
-// ruleLevels has what few rules need: what each level of a rule's path adds to its keys, and rare options.
+// ruleLevels has the data that few rules need: what each level of the rule's path adds to its keys, and rare options.
 type ruleLevels struct {
-	metric []metricPart // nil when the metric key is fixed
-	keys   []keyPart    // each level's part of counter keys; nil when each is the value
+	metric []metricPart // nil if the metric key is the same for all requests
+	keys   []keyPart    // what counter keys have in place of each level's value; nil if it is always the value
 
-	replaces []uint32 // numbers of the names whose rules this rule replaces, ascending
-	replaced []uint64 // the same as bits, from the first number on; nil when replaces is searched
+	replaces []uint32 // the numbers of the names whose rules this rule replaces, ascending
+	replaced []uint64 // the same as a bit set that begins at replaces[0]; nil if replaces is searched
 
-	calendar *calendarWindow // nil without a calendar
+	calendar *calendarWindow // nil if the windows follow no calendar
 	list     *listLimit      // nil except for limits of rate_limits
 }
 
-// empty reports whether no rule needs l.
+// empty reports whether l has no data, so that its rule does not need it.
 func (l *ruleLevels) empty() bool {
 	return l.metric == nil && l.keys == nil && l.replaces == nil && l.calendar == nil && l.list == nil
 }
 
-// noLevels are the ruleLevels of most rules. Never write to them.
+// noLevels is the ruleLevels of all rules that have none of their own. Never write to it.
 var noLevels ruleLevels
 
-// rare returns the rule's ruleLevels.
+// rare returns the rule's ruleLevels; never nil.
 func (r *Rule) rare() *ruleLevels {
 	if r.levels == nil {
 		return &noLevels
@@ -135,11 +139,11 @@ func (r *Rule) rare() *ruleLevels {
 	return r.levels
 }
 
-// Replacing reports whether the rule replaces others.
+// Replacing reports whether the rule has a replaces list.
 func (r *Rule) Replacing() bool { return len(r.rare().replaces) > 0 }
 
-// Override makes of dst, a scratch rule, the rule of a limit that the caller brings along. All other attributes are
-// off. dst.Window is 0 when the unit is unknown.
+// Override turns dst into the rule for a limit that came with a request. All other attributes are off. dst.Window is 0
+// if the unit is unknown. dst may be reused for each request.
 func (r *Rules) Override(dst *Rule, o rls.Override) {
 	*dst = Rule{
 		PerUnit:    o.PerUnit,
@@ -151,8 +155,8 @@ func (r *Rules) Override(dst *Rule, o rls.Override) {
 	}
 }
 
-// near returns floor(limit × ratio) in single precision, as the replaced service does: double precision gives other
-// results for some pairs, such as 0.7 × 90.
+// near returns floor(limit × ratio). It calculates in single precision, as envoyproxy/ratelimit does: double precision
+// gives other results for some pairs, such as 0.7 × 90.
 func near(limit uint32, ratio float32) uint32 {
 	t := float32(limit) * ratio
 	switch {
@@ -164,8 +168,8 @@ func near(limit uint32, ratio float32) uint32 {
 	return uint32(t)
 }
 
-// calendarWindow finds the windows of a rule with a calendar. Finding one takes microseconds, so the present window is
-// kept: it is the same for hours, and for all requests.
+// calendarWindow finds the windows of a rule with a calendar. Finding a window takes microseconds, so the present
+// window is kept: it stays the same for hours, and for all requests.
 type calendarWindow struct {
 	name    string // as configured
 	zone    *time.Location
@@ -173,12 +177,12 @@ type calendarWindow struct {
 	present atomic.Pointer[span]
 }
 
-// calendarUnits are the calendar's units by the rule's; 0 for units without calendar windows.
+// calendarUnits are the units of package calendar, indexed by rls.Unit; 0 for units that no calendar has.
 var calendarUnits = [...]calendar.Unit{
 	rls.Day: calendar.Day, rls.Week: calendar.Week, rls.Month: calendar.Month, rls.Year: calendar.Year,
 }
 
-// span is one window in Unix seconds, end exclusive.
+// span is one window: its first second and the first second after it, in Unix time.
 type span struct{ start, end int64 }
 
 func (c *calendarWindow) at(now int64) span {
@@ -192,7 +196,7 @@ func (c *calendarWindow) at(now int64) span {
 }
 
 // Span returns the window of the rule that contains now, in Unix seconds; end is exclusive. For sliding windows and
-// token buckets, whose keys name no window, it returns the fixed window. r.Window must not be 0.
+// token buckets, whose keys have no window, it returns the fixed window of the same length. r.Window must not be 0.
 func (r *Rule) Span(now int64) (start, end int64) {
 	if calendar := r.rare().calendar; calendar != nil {
 		s := calendar.at(now)
@@ -202,7 +206,7 @@ func (r *Rule) Span(now int64) (start, end int64) {
 	return start, start + r.Window
 }
 
-// Calendar returns the name of the rule's time zone; empty without a calendar.
+// Calendar returns the name of the time zone that the rule's windows follow; empty if they follow none.
 func (r *Rule) Calendar() string {
 	if calendar := r.rare().calendar; calendar != nil {
 		return calendar.name
@@ -210,8 +214,8 @@ func (r *Rule) Calendar() string {
 	return ""
 }
 
-// calendarText returns, in local time, the window of a rule with a calendar that contains now; empty without a
-// calendar.
+// calendarText returns the window that contains now of a rule with a calendar, in the zone's local time. It returns the
+// empty text for a rule without a calendar.
 func (r *Rule) calendarText(now int64) string {
 	if r.Calendar() == "" {
 		return ""

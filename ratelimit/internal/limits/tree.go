@@ -8,33 +8,33 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// The tree that package rulefile reads and check.go checks. Positions in xDS resources are zero. Texts are as written,
-// and defaults are not applied.
+// The types in this file are the configuration tree that package rulefile reads and check.go checks. Positions in xDS
+// resources are zero. Texts are as written, and defaults are not applied.
 
-// Pos is a place in a file; line 0 means none.
+// Pos is a position in a file; Line 0 means no position.
 type Pos struct{ Line, Column int32 }
 
-// Document is one file or resource: one domain.
+// Document is the content of one file or xDS resource, which configures one domain.
 type Document struct {
 	File    string
 	Domain  string
-	Pos     Pos // of the domain's name
+	Pos     Pos // position of the domain's name
 	Failure FailureMode
-	// FailurePos is the position of on_store_failure.
+	// FailurePos is the position of on_store_failure, which sets Failure.
 	FailurePos Pos
 	Entries    []Entry
-	// Unreadable is set when reading found errors that would cause further errors.
+	// Unreadable is set if reading found errors that would cause misleading further errors in check.
 	Unreadable bool
 }
 
-// Entry is one descriptor of the configuration.
+// Entry is one item of a descriptors list in the configuration.
 type Entry struct {
 	Pos        Pos
 	Key, Value string
 	ValuePos   Pos
-	Match      *Match     // instead of a value; nil for none
-	Limit      *Limit     // the first of List, if there is a List
-	List       *LimitList // rate_limits; nil without
+	Match      *Match     // what the entry matches instead of a value; nil if it matches a value
+	Limit      *Limit     // the entry's rate_limit, or the first limit of List; nil without a limit
+	List       *LimitList // the entry's rate_limits; nil if it has none
 	Metadata   *structpb.Struct
 	Children   []Entry
 
@@ -42,10 +42,10 @@ type Entry struct {
 	PathAttributes
 	switchPos [len(switches)]Pos
 
-	// KeyUnreadable is set when the entry has a key that could not be read, which has been reported.
+	// KeyUnreadable is set if the entry's key could not be read. The error has been reported.
 	KeyUnreadable bool
-	Index         int    // in its list, from 0
-	File          string // of the entry; differs between merged files
+	Index         int    // index in the list that has the entry, from 0
+	File          string // the entry's file; the entries of a merged domain have several
 }
 
 // LimitList is a rate_limits list.
@@ -54,40 +54,40 @@ type LimitList struct {
 	Items []Limit
 }
 
-// Limit is a rate_limit block, or an item of rate_limits.
+// Limit is a rate_limit, or an item of rate_limits.
 type Limit struct {
 	Pos           Pos
 	Unit          string
 	PerUnit       uint32
-	Multiplier    uint32 // 0: not given
+	Multiplier    uint32 // 0 if not given
 	Unlimited     bool
 	Name          string
 	Replaces      []Replaced
 	HasUnit       bool
 	HasPerUnit    bool
-	Unreadable    bool // a field was refused, so that missing fields are not reported too
+	Unreadable    bool // a field was refused, so do not report missing fields as well
 	UnitPos       Pos
 	PerUnitPos    Pos
 	MultiplierPos Pos
 	NamePos       Pos
-	Options       *LimitOptions // nil for most
+	Options       *LimitOptions // nil for most limits
 }
 
-// LimitOptions are the fields that few limits have. Texts are empty and positions zero where a field is missing.
+// LimitOptions are the fields that few limits have. If a field is missing, its text is empty and its position zero.
 type LimitOptions struct {
 	HasAlgorithm bool
 	Algorithm    string
-	Burst        uint32 // 0: not given
+	Burst        uint32 // 0 if not given
 	HasCalendar  bool
 	Calendar     string
-	Shadow       bool // of an item of rate_limits
+	Shadow       bool // shadow_mode of an item of rate_limits
 	HasShadow    bool
 	AlgorithmPos Pos
 	BurstPos     Pos
 	CalendarPos  Pos
 }
 
-// noOptions are the options of a limit without options. Never write to them.
+// noOptions are the options of all limits that have none of their own. Never write to them.
 var noOptions LimitOptions
 
 func (l *Limit) options() *LimitOptions {
@@ -97,13 +97,13 @@ func (l *Limit) options() *LimitOptions {
 	return l.Options
 }
 
-// algorithm returns the limit's algorithm; the default if it is missing or unknown.
+// algorithm returns the limit's algorithm; the default algorithm if it is missing or unknown.
 func (o *LimitOptions) algorithm() counter.Algorithm {
 	a, _ := counter.ParseAlgorithm(o.Algorithm)
 	return a
 }
 
-// burst returns the size of the limit's bucket.
+// burst returns the size of the limit's token bucket.
 func (l *Limit) burst() uint32 {
 	if b := l.options().Burst; b != 0 {
 		return b
@@ -122,7 +122,7 @@ func (e *Entry) limits() int {
 	return 0
 }
 
-// limit returns the entry's limit with an index.
+// limit returns the limit with index i of the entry.
 func (e *Entry) limit(i int) *Limit {
 	if e.List != nil {
 		return &e.List.Items[i]
@@ -130,16 +130,16 @@ func (e *Entry) limit(i int) *Limit {
 	return e.Limit
 }
 
-// Replaced is one item of replaces.
+// Replaced is one item of a limit's replaces list: the name of rules that the limit replaces.
 type Replaced struct {
 	Name string
 	Pos  Pos
 }
 
-// Label returns the entry's part of a dotted path.
+// Label returns the part of a dotted path that stands for the entry.
 func (e *Entry) Label() string { return Label(e.Index, e.Key, e.shown()) }
 
-// Label is Entry.Label for an entry that has not been read yet.
+// Label returns what Entry.Label returns, for an entry that is not completely read yet.
 func Label(index int, key, value string) string {
 	switch {
 	case key == "":

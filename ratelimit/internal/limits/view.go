@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// LimitView says which limit decided: one entry may have several, even with the same number. It is empty for no rule
-// and for an unlimited rule.
+// LimitView says, for JSON, which limit has decided: an entry may have several limits, even with the same number of
+// requests. It is empty if no rule, or an unlimited rule, has decided.
 type LimitView struct {
 	Unit           string `json:"unit,omitempty"`
-	UnitMultiplier uint32 `json:"unit_multiplier,omitempty"` // where it is not 1
+	UnitMultiplier uint32 `json:"unit_multiplier,omitempty"` // omitted if it is 1
 	Algorithm      string `json:"algorithm,omitempty"`
 	Name           string `json:"name,omitempty"`
-	// Place is the limit's place in a rate_limits list, from 1, and Of the length of the list; both are 0 without a
-	// list.
+	// Place is the limit's number in its rate_limits list, from 1, and Of is the length of the list. Both are 0 for a
+	// limit that is not in such a list.
 	Place int `json:"place,omitempty"`
 	Of    int `json:"of,omitempty"`
 }
 
-// LimitView returns what distinguishes the limit from others. The rule may be nil.
+// LimitView returns the fields that distinguish the rule from the other limits of its entry. r may be nil.
 func (r *Rule) LimitView() LimitView {
 	if r == nil || r.Unlimited {
 		return LimitView{}
@@ -33,8 +33,8 @@ func (r *Rule) LimitView() LimitView {
 	return v
 }
 
-// Text returns the limit in words: 10 a minute, sliding_window, `burst-guard`, 2 of 3. more is a text to add after the
-// algorithm; empty for none.
+// Text returns the limit in words, such as: 10 a minute, sliding_window, `burst-guard`, 2 of 3. more is added after the
+// algorithm, unless it is empty.
 func (v *LimitView) Text(requests uint32, more string) string {
 	unit := strings.ToLower(v.Unit)
 	text := fmt.Sprintf("%d a %s, %s", requests, unit, v.Algorithm)

@@ -1,6 +1,6 @@
-// Package modeltest is a model of limits, written as simply as possible: fractions of any size instead of integers of
-// fixed size, waits found by search instead of by formulas, one request after the other. Tests compare the daemon with
-// the model, and take from it what each algorithm admits.
+// Package modeltest is a reference model of limits, written as simply as possible: it uses fractions of any size where
+// the daemon uses integers of fixed size, finds waiting times by search instead of by formulas, and handles one request
+// after another. Tests compare the daemon's answers with the model's, and check what each algorithm admits.
 package modeltest
 
 import (
@@ -10,18 +10,19 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Limit is one limit.
+// Limit is one limit of a descriptor, with the name of its counter.
 type Limit struct {
-	// Key names the limit's counter; for a fixed window without the window.
+	// Key names the limit's counter. Unlike in a store, the key of a fixed window does not name the window: state has a
+	// count for each window.
 	Key       string
 	Algorithm counter.Algorithm
 	PerUnit   int64
 	Window    int64 // seconds
-	Burst     int64 // the size of a token bucket
+	Burst     int64 // the size of a token bucket, in hits
 	Shadow    bool
 }
 
-// Ask is what one descriptor of a request takes from its limits: N hits, or gives back.
+// Ask is one descriptor of a request: it adds N hits to each of its Limits or, if Refund is set, gives N hits back.
 type Ask struct {
 	Limits []Limit
 	N      int64
@@ -36,14 +37,17 @@ type Status struct {
 	Reset     int64 // seconds
 }
 
-// Model has counters. The zero Model has none. Time may go back.
+// Model holds the counters of all limits. The zero Model has no hits. Its methods take the time as a parameter, which
+// may be earlier than in the call before.
 type Model struct {
-	// Stop is STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
+	// Stop has the meaning of the setting STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT: nothing is counted for a request
+	// that is refused.
 	Stop     bool
 	counters map[string]state
 }
 
-// state is a counter: the hits of each window, or when a token bucket is full again, in µs.
+// state is the state of one counter. For a window, hits has the hits of each window by the window's number since time
+// 0. For a token bucket, full is when the bucket will be full again, in µs.
 type state struct {
 	hits map[int64]int64
 	full *big.Rat
@@ -58,11 +62,12 @@ func (l *Limit) capacity() int64 {
 	return l.PerUnit
 }
 
-// perHit returns the time that one hit takes from a token bucket, in µs.
+// perHit returns how many µs it takes until a token bucket has regained the room for one hit.
 func (l *Limit) perHit() *big.Rat { return big.NewRat(l.Window*second, l.PerUnit) }
 
-// broughtDown returns s without anything ahead of now, which occurs when the clock has gone back: the newest window
-// takes the place of the present one, and a bucket is empty at most. ahead reports whether s was ahead.
+// broughtDown returns the state s, corrected where it lies in the future of now, as it does after the clock was set
+// back (ahead is then true). The newest sliding window becomes the present window. A token bucket becomes at most
+// empty.
 func (l *Limit) broughtDown(s state, now int64) (out state, ahead bool) {
 	switch i := now / (l.Window * second); l.Algorithm {
 	case counter.SlidingWindow:
@@ -85,11 +90,11 @@ func (l *Limit) broughtDown(s state, now int64) (out state, ahead bool) {
 	return s, false
 }
 
-// bringsDown reports whether n hits, even if refused, leave a counter brought down: they do if they could pass at some
-// time.
+// bringsDown reports whether n hits make the store write a corrected state (see broughtDown) even if the hits are
+// refused. They do if n hits could pass at some time.
 func (l *Limit) bringsDown(n int64, refund bool) bool { return !refund && n > 0 && n <= l.capacity() }
 
-// used returns how much of the capacity s uses at now.
+// used returns how much of the limit's capacity the counter s uses at the time now.
 func (l *Limit) used(s state, now int64) int64 {
 	size := l.Window * second
 	i := now / size
@@ -98,8 +103,8 @@ func (l *Limit) used(s state, now int64) int64 {
 	case counter.FixedWindow:
 		return s.hits[i]
 	case counter.SlidingWindow:
-		// A window has a million ticks. The last window's hits count in proportion to its ticks that lie within one
-		// window of now.
+		// A window of Window seconds has a million ticks. Of the hits in the previous window, the share counts that
+		// corresponds to the ticks of that window which lie less than one window's length before now.
 		ticks := now % size / l.Window
 		return s.hits[i] + ceil(big.NewRat(s.hits[i-1]*(second-ticks), second))
 	}
@@ -113,7 +118,7 @@ func (l *Limit) used(s state, now int64) int64 {
 	return ceil(left.Quo(left, l.perHit()))
 }
 
-// add returns s after n hits.
+// add returns the counter s after n more hits at the time now.
 func (l *Limit) add(s state, now, n int64) state {
 	s, _ = l.broughtDown(s, now)
 	if l.Algorithm != counter.TokenBucket {
@@ -133,8 +138,8 @@ func (l *Limit) add(s state, now, n int64) state {
 	return state{full: full}
 }
 
-// wait returns how many µs it takes until n hits pass. For hits that can never pass it returns the time until the
-// counter is empty.
+// wait returns after how many µs n hits will pass. For hits that can never pass, it returns the time until the counter
+// is empty.
 func (l *Limit) wait(s state, now, n int64) int64 {
 	s, _ = l.broughtDown(s, now)
 	room := max(0, l.capacity()-n)
@@ -145,19 +150,20 @@ func (l *Limit) wait(s state, now, n int64) int64 {
 	return int64(sort.Search(int(longest), func(t int) bool { return l.used(s, now+int64(t)) <= room }))
 }
 
-// verdict is the verdict of one limit.
+// verdict is what one limit decides about a descriptor.
 type verdict struct {
 	over, shadow bool
 	remaining    int64
 	reset        int64
 }
 
-// answer returns the limit's verdict, over or not, with s as its counter.
+// answer returns the limit's verdict on n hits. s is the counter with which the verdict is made, and over says whether
+// the hits exceed the limit.
 func (l *Limit) answer(s state, now, n int64, over bool) verdict {
 	v := verdict{over: over, shadow: l.Shadow}
 	if !over {
 		v.remaining = l.capacity() - l.used(s, now)
-		n = l.capacity() // an OK tells when the counter is empty
+		n = l.capacity() // the reset of an OK is the time until the counter is empty
 	}
 	switch {
 	case l.Algorithm == counter.FixedWindow:
@@ -170,13 +176,13 @@ func (l *Limit) answer(s state, now, n int64, over bool) verdict {
 	return v
 }
 
-// Used returns how much of a limit's capacity is used at now.
+// Used returns how much of a limit's capacity is used at the time now, in µs.
 func (m *Model) Used(l *Limit, now int64) int64 { return l.used(m.counters[l.Key], now) }
 
-// Request answers one request at now, in µs.
+// Request answers one request at the time now, in µs. asks are its descriptors.
 func (m *Model) Request(now int64, asks []Ask) []Status {
 	was := m.counters
-	next := map[string]state{} // the counters if nothing stops the request
+	next := map[string]state{} // the counters, unless m.Stop leaves them unchanged
 	for key, s := range was {
 		next[key] = s
 	}
@@ -187,7 +193,7 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 			n := a.N
 			over := l.used(next[l.Key], now)+n > l.capacity()
 			next[l.Key] = l.after(next[l.Key], now, n, a.Refund, m.Stop)
-			if a.Refund { // answered like a look after the refund
+			if a.Refund { // a refund is answered like a request without hits that follows it
 				n = 0
 				over = l.used(next[l.Key], now) > l.capacity()
 			}
@@ -203,7 +209,7 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 	statuses := make([]Status, len(asks))
 	for i, a := range asks {
 		for j, l := range a.Limits {
-			if v := &verdicts[i][j]; stopped { // the answer shows the counters unchanged
+			if v := &verdicts[i][j]; stopped { // nothing was counted, so the answer shows the counters as they were
 				n := a.N
 				if a.Refund {
 					n = 0
@@ -217,7 +223,8 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 	return statuses
 }
 
-// bringDown brings down the counters that a stopped request would have hit.
+// bringDown corrects the counters that lie in the future (see broughtDown) and that a request would have hit. It is for
+// a request for which nothing else is counted because of Stop.
 func (m *Model) bringDown(now int64, asks []Ask) map[string]state {
 	for _, a := range asks {
 		for _, l := range a.Limits {
@@ -229,7 +236,8 @@ func (m *Model) bringDown(now int64, asks []Ask) map[string]state {
 	return m.counters
 }
 
-// after returns a counter after hits: with stop no limit counts hits that it refuses.
+// after returns the counter s after n hits. Hits that exceed the limit are not counted by sliding windows and token
+// buckets; with stop, not by fixed windows either.
 func (l *Limit) after(s state, now, n int64, refund, stop bool) state {
 	down, _ := l.broughtDown(s, now)
 	switch {
@@ -241,7 +249,7 @@ func (l *Limit) after(s state, now, n int64, refund, stop bool) state {
 		}
 		after := l.add(s, now, -n)
 		if after.full.Cmp(big.NewRat(now, 1)) <= 0 {
-			return state{} // full by any clock
+			return state{} // full whatever the clock says, so that it stays full when the clock is set back
 		}
 		return after
 	case refund:
@@ -258,7 +266,8 @@ func (l *Limit) after(s state, now, n int64, refund, stop bool) state {
 	return l.add(s, now, n)
 }
 
-// tightest chooses the limit that decides a descriptor.
+// tightest returns the status of a descriptor: the verdict of the limit that decides, by the same order as
+// decide.Verdict.TighterThan.
 func tightest(list []verdict) Status {
 	order := make([]int, len(list))
 	for i := range order {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/must"
 )
 
 var update = flag.Bool("update", false, "write docs/algorithms.svg instead of comparing it")
@@ -18,15 +19,11 @@ func TestDocs_algorithmsPicture(t *testing.T) {
 	const file = "../../docs/algorithms.svg"
 	got := picture()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(got), 0o644))
 		return
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got != string(want) {
 		t.Error("docs/algorithms.svg is not what the model admits; go test ./ratelimit/internal/modeltest -run " +
 			"Picture -update writes it")

@@ -12,52 +12,52 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Bounds of the copies of requests: callers decide how long their texts are and how many.
+// Bounds on the copies of requests, since callers decide how many texts a request has and how long they are.
 const (
 	maxText  = 256      // bytes of one text
 	maxEvent = 16 << 10 // bytes of one event
 )
 
-// Event is one decision, as a line of /tap.
+// Event is one decision as a line of JSON shows it on the page /tap.
 type Event struct {
 	At     time.Time `json:"at"`
 	Domain string    `json:"domain"`
-	Code   string    `json:"code"` // of the request as a whole
-	Hits   uint64    `json:"hits"` // of each descriptor without hits of its own
-	// Sample is the share of requests that the listener sees.
+	Code   string    `json:"code"` // the code for the request as a whole
+	Hits   uint64    `json:"hits"` // the hits of each descriptor that has no hits of its own
+	// Sample is the share of requests that the listener of this tap sees.
 	Sample float64 `json:"sample"`
-	// Cut reports that texts are shorter than in the request.
+	// Cut is set if a text in the event is shorter than in the request.
 	Cut         bool              `json:"cut,omitempty"`
 	Descriptors []EventDescriptor `json:"descriptors"`
 }
 
-// EventDescriptor is one descriptor of a request with its answer.
+// EventDescriptor is one descriptor of a request, with its answer.
 type EventDescriptor struct {
 	Entries []rls.Entry `json:"entries"` // invalid UTF-8 is written as \xNN
-	// OwnLimit, Hits and Refund are as in the request.
+	// OwnLimit, Hits and Refund are as they were in the request.
 	OwnLimit *OwnLimit `json:"own_limit,omitempty"`
 	Hits     *uint64   `json:"hits,omitempty"`
 	Refund   bool      `json:"refund,omitempty"`
 
 	Code string `json:"code"`
-	// Rule is the dotted path of the deciding entry, and File the entry's file and position.
+	// Rule is the dotted path of the configured entry that decides, and File is its file and position.
 	Rule      string  `json:"rule,omitempty"`
 	File      string  `json:"file,omitempty"`
 	Limit     *uint32 `json:"limit,omitempty"`
 	Remaining *uint32 `json:"remaining,omitempty"`
 	Reset     *int64  `json:"reset,omitempty"`
 	limits.LimitView
-	// Unmatched is why no rule decides.
+	// Unmatched is the reason why no rule decides the descriptor.
 	Unmatched limits.Outcome `json:"unmatched,omitempty"`
 }
 
-// OwnLimit is a limit that a request brings along.
+// OwnLimit is a limit that came with the request.
 type OwnLimit struct {
 	RequestsPerUnit uint32 `json:"requests_per_unit"`
 	Unit            string `json:"unit"`
 }
 
-// text copies a text of a request, and cuts a long one.
+// text returns a copy of a text of a request, cut to maxText bytes. It sets *cut if the text was longer.
 func text(s string, cut *bool) string {
 	s, shorter := printable.Cut(s, maxText)
 	*cut = *cut || shorter
@@ -75,7 +75,7 @@ func entries(of []rls.Entry, cut *bool) []rls.Entry {
 	return out
 }
 
-// size returns how many bytes the texts of a decision take at least in an event.
+// size returns the least number of bytes that the texts of a decision take in an event.
 func (d *Decision) size() int {
 	n := min(len(d.Request.Domain), maxText)
 	for i := range d.Request.Descriptors {
@@ -86,7 +86,7 @@ func (d *Decision) size() int {
 	return n
 }
 
-// event copies a decision.
+// event returns a copy of the decision. sample is the share of requests that the listener sees.
 func (d *Decision) event(sample float64) *Event {
 	e := &Event{At: d.At.UTC(), Code: d.Response.Overall.String(), Hits: uint64(max(d.Request.HitsAddend, 1)),
 		Sample: sample, Descriptors: make([]EventDescriptor, len(d.Request.Descriptors))}
@@ -113,7 +113,7 @@ func (d *Decision) event(sample float64) *Event {
 	return e
 }
 
-// line returns the event as a line of JSON; nil if the line would be too long.
+// line returns the event as a line of JSON; nil if the line would be longer than allowed.
 func (e *Event) line() []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

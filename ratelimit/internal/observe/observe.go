@@ -1,5 +1,5 @@
-// Package observe shows decisions to operators: the tap streams them as they are made, recent keeps the last refused
-// and unmatched descriptors, top counts the keys with most hits.
+// Package observe shows decisions to operators. The tap streams decisions as they are made, recent keeps the
+// descriptors that were refused or matched no rule last, and top counts the keys with most hits.
 //
 // It reads completed decisions. It knows neither stores nor HTTP, and changes no answer: a listener that does not read
 // loses events, and no request waits for a listener.
@@ -16,7 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Settings turn on what is kept without a listener. The fields' comments are the documentation of the variables.
+// Settings are the environment variables that turn on recent and top. The fields' comments are their documentation.
 type Settings struct {
 	// Descriptors that /recent keeps: so many refused and so many unmatched ones, with values of requests; 0: off.
 	RecentSize int `env:"DEBUG_RECENT_SIZE" envDefault:"0" min:"0" max:"10000"`
@@ -24,43 +24,44 @@ type Settings struct {
 	TopKeys int `env:"DEBUG_TOP_KEYS" envDefault:"0" min:"0" max:"10000"`
 }
 
-// MaxListeners is how many taps may be open at a time.
+// MaxListeners is the greatest number of taps that may be open at a time.
 const MaxListeners = 4
 
-// ErrTooManyListeners refuses a further tap.
+// ErrTooManyListeners is the error for a tap beyond MaxListeners.
 var ErrTooManyListeners = errors.New("4 taps are open, which is the most there may be")
 
-// ErrClosed refuses a tap while the daemon stops.
+// ErrClosed is the error for a tap that is requested while the daemon stops.
 var ErrClosed = errors.New("the daemon is stopping")
 
-// Observer passes decisions to their watchers. The zero value has no watchers.
+// Observer passes decisions to the taps, recent and top. The zero value has none of them.
 type Observer struct {
-	// watching is nil while nothing watches, so that a decision then costs one atomic load.
+	// watching is nil while there are no taps and both recent and top are off. A decision then costs one atomic load.
 	watching atomic.Pointer[Watchers]
-	recent   *Recent // nil: off
-	top      *Top    // nil: off
+	recent   *Recent // nil if DEBUG_RECENT_SIZE is 0
+	top      *Top    // nil if DEBUG_TOP_KEYS is 0
 
 	mu        sync.Mutex
 	listeners []*Listener
 	closed    bool
 }
 
-// Keep turns on what is kept without a listener. It is called before the first decision.
+// Keep turns on recent and top as the settings say. It must be called before the first decision.
 func (o *Observer) Keep(s Settings) {
 	o.recent, o.top = newRecent(s.RecentSize), newTop(s.TopKeys)
 	o.publish()
 }
 
-// Watching returns the watchers of decisions; nil if there are none.
+// Watching returns what decisions must be passed to; nil if nothing watches.
 func (o *Observer) Watching() *Watchers { return o.watching.Load() }
 
-// Recent returns the last descriptors; nil when recent is off.
+// Recent returns the descriptors that were refused or unmatched last; nil if recent is off.
 func (o *Observer) Recent() *Recent { return o.recent }
 
-// Top returns the counts of keys; nil when top is off.
+// Top returns the counts of keys; nil if top is off.
 func (o *Observer) Top() *Top { return o.top }
 
-// Listen opens a tap, which the caller closes after use. The error is ErrTooManyListeners or ErrClosed.
+// Listen opens a tap for the decisions that the filter accepts. The caller must close it. The error is
+// ErrTooManyListeners or ErrClosed.
 func (o *Observer) Listen(f Filter) (*Listener, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +85,8 @@ func (o *Observer) remove(l *Listener) {
 	o.publish()
 }
 
-// publish puts the present watchers in force. Requests read them without a lock, so each change makes a new value.
+// publish makes the present taps, recent and top visible to requests. Requests read them without a lock, so each change
+// makes a new Watchers.
 func (o *Observer) publish() {
 	if len(o.listeners) == 0 && o.recent == nil && o.top == nil {
 		o.watching.Store(nil)
@@ -93,7 +95,7 @@ func (o *Observer) publish() {
 	o.watching.Store(&Watchers{listeners: slices.Clone(o.listeners), recent: o.recent, top: o.top})
 }
 
-// Close ends all taps, and refuses further ones.
+// Close ends all taps and refuses new ones.
 func (o *Observer) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,33 +105,34 @@ func (o *Observer) Close() {
 	}
 }
 
-// Watchers are the taps, recent and top that see decisions.
+// Watchers are the taps, recent and top, to which each decision is passed.
 type Watchers struct {
 	listeners []*Listener
 	recent    *Recent
 	top       *Top
 }
 
-// Decision is a decided request. All of it belongs to the request, and is read before Note returns.
+// Decision is a decided request. Its contents belong to the request and must not be used after Note has returned.
 type Decision struct {
-	// At is when the request arrived, Done when it was decided.
+	// At is when the request arrived, and Done is when it was decided.
 	At, Done time.Time
 	Request  *rls.Request
 	Response *rls.Response
-	// Set is the rules in force. Domain is the request's domain in it; nil for an unknown domain.
+	// Set is the rules in force. Domain is the part of Set for the request's domain; nil if the domain has no rules.
 	Set    *limits.Rules
 	Domain *limits.Domain
-	// Rules has the rule of each descriptor; nil where none decides.
+	// Rules has the rule that decides each descriptor; nil if no rule decides it.
 	Rules []*limits.Rule
-	// Keys has the key of a counter of each descriptor; nil where no store was called. Keys may be empty unless
-	// Watchers.Counting returns true.
+	// Keys has, for each descriptor, the key of one of its counters; nil if the store was not called for it. Keys may
+	// be empty unless Watchers.Counting returns true.
 	Keys [][]byte
 }
 
-// Counting reports whether hits are counted by keys.
+// Counting reports whether top counts hits, which needs Decision.Keys.
 func (w *Watchers) Counting() bool { return w.top != nil }
 
-// Note shows a decision to all watchers. buf is scratch space, which is returned, perhaps grown.
+// Note passes a decision to the taps, recent and top. buf is scratch space, which Note may replace by a larger one; it
+// returns the one to use next time.
 func (w *Watchers) Note(d *Decision, buf []byte) []byte {
 	for _, l := range w.listeners {
 		l.note(d)
@@ -143,13 +146,13 @@ func (w *Watchers) Note(d *Decision, buf []byte) []byte {
 	return buf
 }
 
-// Outcomes in addition to those of limits.
+// Outcomes of a descriptor in addition to those of package limits.
 const (
 	decided  limits.Outcome = ""
-	replaced limits.Outcome = "replaced" // the rule of another descriptor replaces its rule
+	replaced limits.Outcome = "replaced" // the rule of another descriptor replaces the descriptor's rule
 )
 
-// outcome returns why no rule decides descriptor i, or decided if one does.
+// outcome returns the reason why no rule decides descriptor i; decided if a rule does.
 func (d *Decision) outcome(i int) limits.Outcome {
 	if d.Rules[i] != nil {
 		return decided
@@ -163,7 +166,8 @@ func (d *Decision) outcome(i int) limits.Outcome {
 	return replaced
 }
 
-// forgotten reports whether the configuration has no answer for descriptor i; it has none for an unknown domain either.
+// forgotten reports whether the configuration has no answer for descriptor i. It never has one if the domain has no
+// rules.
 func (d *Decision) forgotten(i int) bool {
 	if d.Rules[i] != nil || d.Domain == nil {
 		return d.Rules[i] == nil

@@ -16,6 +16,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 var testNow = time.Unix(1700000000, 123456000).UTC()
@@ -33,9 +35,7 @@ descriptors:
   - {key: shared, value: "a*", share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 5}}
   - {key: open, rate_limit: {unlimited: true}}
 `)}}, limits.Options{Settings: limits.Settings{NearRatio: 0.8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return rules
 }
 
@@ -85,9 +85,7 @@ var all = Filter{Sample: 1, Rate: 10_000}
 func listen(t testing.TB, o *Observer, f Filter) *Listener {
 	t.Helper()
 	l, err := o.Listen(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -164,13 +162,9 @@ func TestTap_aliases(t *testing.T) {
 	l := listen(t, o, all)
 	d := decision(t, rules, "shop", "user=ann|nothing=here").over(0)
 	wire := []byte("ann")
-	if err := d.Request.Unmarshal([]byte("\x0a\x04shop\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ann")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Request.Unmarshal([]byte("\x0a\x04shop\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ann")))
 	message := []byte("\x0a\x04shop\x12\x0d\x0a\x0b\x0a\x04user\x12\x03" + string(wire))
-	if err := d.Request.Unmarshal(message); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Request.Unmarshal(message))
 	d.Rules, d.Response.Statuses = d.Rules[:1], d.Response.Statuses[:1]
 	o.Watching().Note(d, nil)
 	for i := range message {
@@ -201,9 +195,7 @@ func TestTap_filters(t *testing.T) {
 		filter := all
 		change(&filter)
 		l, err := o.Listen(filter)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer l.Close()
 		var got []int
 		for i, d := range decisions {
@@ -245,15 +237,11 @@ func TestTap_stalled(t *testing.T) {
 	rules, o := testRules(t), newObserver(Settings{})
 	l := listen(t, o, all)
 	d := decision(t, rules, "shop", "user=ann")
-	var callers sync.WaitGroup
-	for range 8 {
-		callers.Go(func() {
-			for range 1000 {
-				o.Watching().Note(d, nil)
-			}
-		})
-	}
-	callers.Wait()
+	await.Together(8, func(int) {
+		for range 1000 {
+			o.Watching().Note(d, nil)
+		}
+	})
 	if got := len(lines(l)); got != maxQueued {
 		t.Errorf("%d events wait, want %d", got, maxQueued)
 	}
@@ -376,9 +364,7 @@ func TestListeners_race(t *testing.T) {
 	}
 	for range 200 {
 		l, err := o.Listen(all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		<-l.Lines()
 		l.Close()
 		o.Recent().Refused("")

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	recentPerSecond = 100     // descriptors that a list takes in a second
+	recentPerSecond = 100     // descriptors that one list takes in a second
 	maxRecentText   = 2 << 10 // bytes of a descriptor's texts after which no further entry is copied
 )
 
-// Recent keeps the last refused and the last unmatched descriptors.
+// Recent keeps the descriptors that were refused last, and those that no rule matched last.
 type Recent struct{ refused, unmatched list }
 
-// newRecent returns nil, which is off, for a size of 0.
+// newRecent returns a Recent whose lists hold size descriptors; nil, which means off, if size is 0.
 func newRecent(size int) *Recent {
 	if size == 0 {
 		return nil
@@ -25,38 +25,38 @@ func newRecent(size int) *Recent {
 	return &Recent{list{last: make([]*RecentDescriptor, size)}, list{last: make([]*RecentDescriptor, size)}}
 }
 
-// RecentDescriptor is one descriptor of a decision.
+// RecentDescriptor is a copy of one descriptor of a decision.
 type RecentDescriptor struct {
 	At      time.Time   `json:"at"`
 	Domain  string      `json:"domain"`
 	Entries []rls.Entry `json:"entries"` // invalid UTF-8 is written as \xNN
-	// Rule refused the descriptor; File is the rule's file and position.
+	// Rule is the dotted path of the rule that refused the descriptor, and File is the rule's file and position.
 	Rule  string  `json:"rule,omitempty"`
 	File  string  `json:"file,omitempty"`
 	Limit *uint32 `json:"limit,omitempty"`
 	limits.LimitView
-	// Hits is how many hits the descriptor took; 0 for a look or a refund.
+	// Hits is the number of hits that the descriptor took; 0 if it took none or gave hits back.
 	Hits  uint64 `json:"hits"`
 	Reset *int64 `json:"reset,omitempty"`
-	// Outcome says why no rule matched.
+	// Outcome is the reason why no rule decided the descriptor.
 	Outcome limits.Outcome `json:"outcome,omitempty"`
-	// NearestKey is a configured key that the request may have meant. The owner of the rules sets it.
+	// NearestKey is a configured key that the request may have meant. Package service sets it, which has the rules.
 	NearestKey string `json:"nearest_key,omitempty"`
-	// Cut reports that texts are shorter than in the request.
+	// Cut is set if a text is shorter than in the request.
 	Cut bool `json:"cut,omitempty"`
 }
 
-// list is a ring of descriptors.
+// list is a ring buffer of descriptors.
 type list struct {
 	rate    perSecond
 	skipped atomic.Uint64
 
 	mu   sync.Mutex
 	last []*RecentDescriptor
-	next int // index of the descriptor to overwrite next
+	next int // index of the descriptor that is overwritten next
 }
 
-// note keeps the refused and the unmatched descriptors of a decision.
+// note keeps copies of the descriptors of a decision that were refused, and of those that no rule matched.
 func (r *Recent) note(d *Decision) {
 	for i := range d.Request.Descriptors {
 		outcome := decided
@@ -101,17 +101,17 @@ func (l *list) add(d *Decision, i int, outcome limits.Outcome) {
 	l.next = (l.next + 1) % len(l.last)
 }
 
-// RecentList is the contents of one list, newest first.
+// RecentList is the content of one list, with the newest descriptor first.
 type RecentList struct {
-	// Skipped counts descriptors beyond the number that a list takes in a second.
+	// Skipped is the number of descriptors that were not kept because there were too many in one second.
 	Skipped     uint64             `json:"skipped"`
 	Descriptors []RecentDescriptor `json:"descriptors"`
 }
 
-// Refused returns the last refused descriptors of a domain; of all domains for "".
+// Refused returns the descriptors of a domain that were refused last; of all domains if domain is "".
 func (r *Recent) Refused(domain string) RecentList { return r.refused.read(domain) }
 
-// Unmatched returns the last unmatched descriptors of a domain; of all domains for "".
+// Unmatched returns the descriptors of a domain that no rule matched last; of all domains if domain is "".
 func (r *Recent) Unmatched(domain string) RecentList { return r.unmatched.read(domain) }
 
 func (l *list) read(domain string) RecentList {

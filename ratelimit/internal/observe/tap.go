@@ -9,21 +9,21 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Bounds of the events that wait for a listener.
+// Bounds on the events that are queued for one listener.
 const (
-	maxQueued = 1024    // events
-	maxWaits  = 1 << 20 // bytes
+	maxQueued = 1024    // greatest number of events
+	maxWaits  = 1 << 20 // greatest number of bytes
 )
 
-// Filter says which decisions a listener sees. The zero value of each of the first four fields accepts all.
+// Filter says which decisions a listener sees. The zero value of Domain, Key, Code or Unmatched accepts all decisions.
 type Filter struct {
-	Domain    string   // of the request
-	Key       string   // an entry has this key
-	Code      rls.Code // of the request as a whole
-	Unmatched bool     // the configuration has no answer for a descriptor
-	// Sample is the share of these decisions to show, above 0 and at most 1.
+	Domain    string   // the request's domain
+	Key       string   // a descriptor has an entry with this key
+	Code      rls.Code // the code for the request as a whole
+	Unmatched bool     // the configuration has no answer for one of the descriptors
+	// Sample is the share of the accepted decisions to show, above 0 and at most 1.
 	Sample float64
-	// Rate is how many decisions a second to show, at most.
+	// Rate is the greatest number of decisions to show in a second.
 	Rate int
 }
 
@@ -54,13 +54,13 @@ func (d *Decision) hasUnmatched() bool {
 	return false
 }
 
-// Listener receives decisions as lines of JSON. Lines that it does not take in time are dropped.
+// Listener receives decisions as lines of JSON. Lines that the listener's owner does not read in time are dropped.
 type Listener struct {
 	filter Filter
 	rate   perSecond
 
 	queue   chan []byte
-	waits   atomic.Int64 // bytes in queue
+	waits   atomic.Int64 // size of the lines in queue, in bytes
 	dropped atomic.Uint64
 
 	ended chan struct{}
@@ -68,7 +68,7 @@ type Listener struct {
 	close func()
 }
 
-// note queues a decision that the filter accepts, or drops it.
+// note queues a decision, if the filter accepts it. It drops the decision if there is no room.
 func (l *Listener) note(d *Decision) {
 	if !l.filter.takes(d) {
 		return
@@ -86,20 +86,20 @@ func (l *Listener) note(d *Decision) {
 	}
 	select {
 	case l.queue <- line:
-	default: // another request has just taken the last place
+	default: // another request has just taken the last place in the queue
 		l.waits.Add(-int64(len(line)))
 		l.dropped.Add(1)
 	}
 }
 
-// Lines delivers the events. The caller calls Took with each.
+// Lines returns the channel of events. The caller must call Took with each line it receives.
 func (l *Listener) Lines() <-chan []byte { return l.queue }
 
-// Took makes room for further events.
+// Took makes the room that a line has taken available to further events.
 func (l *Listener) Took(line []byte) { l.waits.Add(-int64(len(line))) }
 
-// Dropped returns how many accepted events were dropped since the last call: beyond the rate, too long, or without room
-// in the queue.
+// Dropped returns the number of accepted events that were dropped since the last call: because they were more than
+// Rate, too long, or without room in the queue.
 func (l *Listener) Dropped() uint64 {
 	if l.dropped.Load() == 0 {
 		return 0
@@ -107,7 +107,7 @@ func (l *Listener) Dropped() uint64 {
 	return l.dropped.Swap(0)
 }
 
-// Ended is closed when the daemon stops.
+// Ended returns a channel that is closed when the daemon stops.
 func (l *Listener) Ended() <-chan struct{} { return l.ended }
 
 func (l *Listener) end() { l.once.Do(func() { close(l.ended) }) }
@@ -115,21 +115,22 @@ func (l *Listener) end() { l.once.Do(func() { close(l.ended) }) }
 // Close ends the tap.
 func (l *Listener) Close() { l.close() }
 
-// perSecond admits a number of events in each second of the clock. It never waits.
+// perSecond admits a limited number of events in each second of the clock. It never waits.
 type perSecond struct {
 	state atomic.Uint64 // the second in the upper half, its number of events in the lower
 }
 
-// outOfOrder is how many seconds an event may be late: the store may have taken its time.
+// outOfOrder is by how many seconds an event may be late, as decisions are while the store is slow.
 const outOfOrder = 10
 
-// take reports whether an event of the given second, Unix time, is one of the first most events of the second. An event
-// of an earlier second, within outOfOrder, counts for the latest second; a clock that went back further begins again.
+// take reports whether an event is one of the first most events in its second, which is in Unix time. An event that is
+// late by at most outOfOrder seconds counts for the latest second. If the clock goes back by more, the count starts
+// again.
 func (p *perSecond) take(second int64, most uint32) bool {
 	for {
 		before := p.state.Load()
 		now, taken := uint32(second), uint32(before)
-		if last := uint32(before >> 32); last-now <= outOfOrder { // 0 for the same second
+		if last := uint32(before >> 32); last-now <= outOfOrder { // the difference is 0 in the same second
 			now = last
 		} else {
 			taken = 0

@@ -13,18 +13,19 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Top counts the hits of the keys with most hits, minute by minute, in a number of slots that does not grow with the
-// keys (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, 2005).
+// Top counts hits by key, minute by minute, and finds the keys with most hits. The number of slots in which it counts
+// does not grow with the number of keys. The algorithm is Space-Saving (Metwally, Agrawal, El Abbadi: Efficient
+// Computation of Frequent and Top-k Elements in Data Streams, 2005).
 type Top struct {
 	seed maphash.Seed
 	size int
 
 	mu      sync.Mutex
-	present *minute // the minute being counted
-	last    *minute // the minute before, to which nothing is written; nil: it had no hits
+	present *minute // the minute in which hits are counted
+	last    *minute // the minute before present, which is only read; nil if it had no hits
 }
 
-// newTop returns nil, which is off, for 0 keys.
+// newTop returns a Top with slots for so many keys; nil, which means off, for 0.
 func newTop(keys int) *Top {
 	if keys == 0 {
 		return nil
@@ -32,8 +33,8 @@ func newTop(keys int) *Top {
 	return &Top{seed: maphash.MakeSeed(), size: keys, present: newMinute(keys)}
 }
 
-// note counts the hits of a decision. A descriptor counts once, by the texts of its counter key, so limits that share a
-// counter share a slot, as do the limits of one list.
+// note counts the hits of a decision. It counts each descriptor once, by the texts of its counter key: limits that
+// share a counter share a slot, and so do the limits of one list.
 func (t *Top) note(d *Decision, buf []byte) []byte {
 	now := d.Done.Unix() / 60
 	for i, rule := range d.Rules {
@@ -60,21 +61,22 @@ func (t *Top) note(d *Decision, buf []byte) []byte {
 	return buf
 }
 
-// texts returns a counter key without its end, which names the kind of the limit and its window, as
-// limits.Rules.AppendKey writes it: …_<start> or …_~rm1, escaped …|m1|<start> or …|rm1.
+// texts returns a counter key without its end, which has the window and kind of the limit. limits.Rules.AppendKey
+// describes these ends: …_<start> or …_~rm1, in the escaped layout …|m1|<start> or …|rm1.
 func texts(key []byte) []byte {
 	i := len(key) - 1
 	for i > 0 && key[i] != '_' && key[i] != '|' {
 		i--
 	}
-	if i > 0 && key[i] == '|' && '0' <= key[i+1] && key[i+1] <= '9' { // a window's start, which the kind precedes
+	// If the end is the start of a window, the kind precedes it.
+	if i > 0 && key[i] == '|' && '0' <= key[i+1] && key[i+1] <= '9' {
 		i = bytes.LastIndexByte(key[:i], '|')
 	}
 	return key[:max(i, 0)]
 }
 
-// turn begins a new minute when the present one is over. A slightly late request of the minute before counts for the
-// present minute; a clock that went back further begins again.
+// turn begins a new minute if the present minute is over. A request that is late, from the minute before the present
+// one, counts for the present minute. If the clock goes back by more, counting starts again.
 func (t *Top) turn(now int64) {
 	if now == t.present.at || now == t.present.at-1 {
 		return
@@ -85,7 +87,7 @@ func (t *Top) turn(now int64) {
 		t.last, t.present = t.present, nil
 	}
 	switch {
-	case t.present != nil: // an older minute, which no reader can hold
+	case t.present != nil: // reuse an older minute, which no reader can be using
 	case spare != nil && spare.readers == 0:
 		t.present = spare
 	default:
@@ -94,19 +96,20 @@ func (t *Top) turn(now int64) {
 	t.present.reset(now)
 }
 
-// TopKey is one key with its hits in a minute.
+// TopKey is one key and its hits in one minute.
 type TopKey struct {
 	Domain  string      `json:"domain"`
-	Entries []rls.Entry `json:"entries"`        // invalid UTF-8 is written as \xNN
-	Rule    string      `json:"rule,omitempty"` // of the first descriptor with the key; empty for a limit of its own
-	Hits    uint64      `json:"hits"`
-	// Error is by how much Hits may be too high.
+	Entries []rls.Entry `json:"entries"` // invalid UTF-8 is written as \xNN
+	// Rule is that of the first descriptor with the key; empty for a limit that came with the request.
+	Rule string `json:"rule,omitempty"`
+	Hits uint64 `json:"hits"`
+	// Error is the number by which Hits may be too high.
 	Error uint64 `json:"error"`
 	Cut   bool   `json:"cut,omitempty"`
 }
 
-// Read returns the keys of the last whole minute, beginning with the most hits, and when that minute began. An empty
-// domain stands for all domains.
+// Read returns the keys of the last whole minute, the key with most hits first, and the time at which the minute began.
+// It returns only the keys of one domain, unless domain is empty.
 func (t *Top) Read(now time.Time, domain string) (from time.Time, keys []TopKey) {
 	whole := now.Unix() / 60
 	t.mu.Lock()
@@ -121,7 +124,7 @@ func (t *Top) Read(now time.Time, domain string) (from time.Time, keys []TopKey)
 	t.mu.Unlock()
 	var wanted slot
 	wanted.append(domain, ruleText)
-	shown := wanted.key().Domain // cut as the slots' domains are
+	shown := wanted.key().Domain // cut to the length to which slots cut domains
 	for i := range m.slots {
 		if k := m.slots[i].key(); domain == "" || k.Domain == shown {
 			keys = append(keys, k)
@@ -134,16 +137,16 @@ func (t *Top) Read(now time.Time, domain string) (from time.Time, keys []TopKey)
 	return from, keys
 }
 
-// minute has the slots of one minute.
+// minute has the counts of one minute.
 type minute struct {
 	at      int64 // Unix time / 60
-	readers int   // readers that keep it from being reused
+	readers int   // number of readers, which keep the minute from being reused
 	slots   []slot
-	heap    []ranked // the slot with the fewest hits is first
+	heap    []ranked // a heap of slots, with the slot with the fewest hits first
 	index   index
 }
 
-// ranked is a slot in the heap with its hits, so that ordering the heap reads no slots.
+// ranked is an element of the heap: a slot's number and its hits, so that ordering the heap does not read slots.
 type ranked struct {
 	hits uint64
 	slot int32
@@ -158,8 +161,8 @@ func (m *minute) reset(at int64) {
 	m.at, m.slots, m.heap = at, m.slots[:0], m.heap[:0]
 }
 
-// add counts hits of a key. It returns the key's slot if the slot is new and has to be described. Where no slot is
-// free, the key takes the slot with the fewest hits, and these hits as its possible error.
+// add counts hits of a key. It returns the key's slot if the slot is new and needs a description. If no slot is free,
+// the key takes over the slot with the fewest hits; these hits are added to its own, and may be wrong by that number.
 func (m *minute) add(id uint64, hits uint64) *slot {
 	at := m.index.find(id, m.slots)
 	if i := m.index[at]; i != 0 {
@@ -186,7 +189,7 @@ func (m *minute) add(id uint64, hits uint64) *slot {
 	return s
 }
 
-// up moves an element up the heap, before elements with more hits; down moves it down, behind elements with fewer.
+// up moves an element up the heap, past elements with more hits; down moves an element down, past elements with fewer.
 func (m *minute) up(at int, moving ranked) {
 	for at > 0 {
 		above := (at - 1) / 2
@@ -222,26 +225,27 @@ func (m *minute) put(at int, r ranked) {
 	m.slots[r.slot].place = int32(at)
 }
 
-// A slot has its key's texts in place, so that a key takes at most 512 bytes in both minutes (TestTop_memory) and a new
-// key allocates nothing. The rule's path comes last and has at least ruleText bytes.
+// A slot has its key's texts in itself. So a new key allocates nothing, and a key takes at most 512 bytes in the two
+// minutes that are kept (TestTop_memory). The rule's path is the last text and has at least ruleText bytes.
 const (
 	slotText = 152
 	ruleText = 48
 )
 
-// slot is one key of a minute.
+// slot has the count and the description of one key in a minute.
 type slot struct {
 	id        uint64
 	hits, err uint64
-	place     int32 // in the heap
+	place     int32 // index in the heap
 	entries   uint8 // number of entries in text
 	cut       bool
 	used      uint8
-	// text is the domain, then keys and values, then the rule's path below the domain, each after its length.
+	// text has the domain, then keys and values, then the rule's path without the domain. The length of each text
+	// precedes it.
 	text [slotText]byte
 }
 
-// describe copies the texts of descriptor i.
+// describe copies the texts of descriptor i into the slot.
 func (s *slot) describe(d *Decision, i int) {
 	s.entries, s.cut, s.used = 0, false, 0
 	s.append(d.Request.Domain, ruleText)
@@ -258,7 +262,7 @@ func (s *slot) describe(d *Decision, i int) {
 	s.append(string(d.Rules[i].AppendPath(path[:0], "")), 0)
 }
 
-// append adds a text, cut so that leave bytes remain free.
+// append adds a text, cut so that leave bytes remain free after it.
 func (s *slot) append(text string, leave int) {
 	text, shorter := printable.Cut(text, slotText-leave-int(s.used)-1)
 	s.cut = s.cut || shorter
@@ -267,7 +271,7 @@ func (s *slot) append(text string, leave int) {
 	s.used += uint8(n) + 1
 }
 
-// key returns the slot as a TopKey.
+// key returns the slot's content as a TopKey.
 func (s *slot) key() TopKey {
 	k := TopKey{Hits: s.hits, Error: s.err, Cut: s.cut, Entries: make([]rls.Entry, s.entries)}
 	rest := s.text[:]

@@ -8,26 +8,26 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// seen is the result of a mapping file for a series, and when the series last changed.
+// seen is what a mapping file makes of one series, and when the series changed last.
 type seen struct {
 	target
 	labels []stats.Tag
-	into   string // metric and labels in which it is counted, possibly with other series
+	into   string // the metric and labels under which the series is shown, possibly added up with other series
 	kind   kind
 	value  float64
 	since  time.Time
-	round  int // the last scrape in which it occurred
+	round  int // the last scrape in which the registry had the series
 }
 
-// lost is the counts of forgotten names in a series that also counts other names. Without them the sum would decrease,
-// and a counter that decreases is read as a reset.
+// lost is the count of names that the registry has forgotten, for a series that adds up several names. Without it the
+// sum would decrease, which Prometheus takes for a restart.
 type lost struct {
-	*seen // one of the forgotten names
+	*seen // that of one of the forgotten names
 	value float64
 }
 
-// writeMapped shows everything but timers as the mapping file says. A counter that never counted is not shown, as in a
-// statsd exporter; a series with a ttl is dropped when scrapes have seen no change for that long.
+// writeMapped writes everything except timers as the mapping file says. Like a statsd exporter, it does not write
+// counters that never counted, and drops a series with a ttl if scrapes have seen no change for that time.
 func (p *Page) writeMapped(w *writer) {
 	all, alive := families{}, map[string]bool{}
 	p.round++
@@ -65,7 +65,7 @@ func (p *Page) writeMapped(w *writer) {
 	all.write(w)
 }
 
-// lookup returns the result of the mapping file for a series.
+// lookup returns what the mapping file makes of a series.
 func (p *Page) lookup(name string, tags []stats.Tag, k kind) *seen {
 	id := name
 	if len(tags) > len(p.extra) {
@@ -86,7 +86,7 @@ func (p *Page) lookup(name string, tags []stats.Tag, k kind) *seen {
 	return s
 }
 
-// forget drops the series that the registry has forgotten since the last scrape.
+// forget drops the series that the registry has forgotten since the previous scrape.
 func (p *Page) forget() {
 	for id, s := range p.seen {
 		if s.round == p.round {

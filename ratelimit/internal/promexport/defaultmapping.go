@@ -11,9 +11,10 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// The default mapping, the table of docs/statistics.md#pull-metrics. Rules are mapped below, times in times.go.
+// This file has the default mapping, which the table in docs/statistics.md#pull-metrics describes, for everything but
+// times, which times.go maps.
 
-// writeDefault shows everything but rules and times.
+// writeDefault writes all statistics except those of rules and times.
 func (p *Page) writeDefault(w *writer) {
 	all := families{}
 	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
@@ -23,13 +24,13 @@ func (p *Page) writeDefault(w *writer) {
 	all.write(w)
 }
 
-// labels returns the labels of a series: own labels, and its tags.
+// labels returns the labels of a series: its own labels and its tags.
 func (p *Page) labels(s stats.Series, own ...stats.Tag) []stats.Tag {
 	return with(labelsOf(s.Tags), own...)
 }
 
-// defaultName maps the name of a counter or gauge. A name that the table does not list is kept, with `_` for characters
-// that a metric's name must not have.
+// defaultName returns the name and labels for a counter or gauge. A name that is not in the table of docs/statistics.md
+// is kept, with `_` for characters that a metric's name must not have.
 func defaultName(name string, k kind) (string, []stats.Tag) {
 	if k == counter {
 		if part, ok := strings.CutPrefix(name, "ratelimit.service.call.should_rate_limit."); ok &&
@@ -49,7 +50,7 @@ func defaultName(name string, k kind) (string, []stats.Tag) {
 	return clean(name), nil
 }
 
-// unknownDomain returns the domain in the name of a domain_not_found counter.
+// unknownDomain returns the domain in the name of a counter for a domain without rules.
 func unknownDomain(name string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, stats.RulePrefix)
 	if !ok {
@@ -58,7 +59,7 @@ func unknownDomain(name string) (string, bool) {
 	return strings.CutSuffix(rest, stats.NotFoundSuffix)
 }
 
-// methodOf returns the part for the star in ratelimit_server.*<suffix>.
+// methodOf returns the part of name that stands for the star in ratelimit_server.*<suffix>.
 func methodOf(name, suffix string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, "ratelimit_server.")
 	if !ok {
@@ -68,9 +69,9 @@ func methodOf(name, suffix string) (string, bool) {
 	return method, ok && method != "" && !strings.Contains(method, ".")
 }
 
-// rules shows the rules that were hit, with domain, key1 and key2 as labels. Deeper rules have the labels of their
-// first three parts, and are added up. Every series of a rule is shown from its first hit on, except the two that most
-// rules never need.
+// rules writes the rules that were hit, with the parts of their keys as the labels domain, key1 and key2. Rules with
+// more than three parts are added up under the labels of their first three. All counters of a rule are written from its
+// first hit on, except for two that few rules need.
 func (p *Page) rules(w *writer) {
 	hit := p.Stats.Rules()
 	for i := range hit {
@@ -99,8 +100,8 @@ func (p *Page) rules(w *writer) {
 	}
 }
 
-// limits shows the limits of lists that were hit, with the labels of their rules and their own label; shadow_mode from
-// its first hit on.
+// limits writes the limits in rate_limits lists that were hit, with the labels of their rules and a label of their own.
+// It writes shadow_mode only once it has counted.
 func (p *Page) limits(w *writer) {
 	all := families{}
 	for _, l := range p.Stats.Limits() {
@@ -123,8 +124,8 @@ func (p *Page) limits(w *writer) {
 	all.write(w)
 }
 
-// threeParts cuts a rule's key after its third part. An empty label is the same as none, so dots at the end would
-// separate series with the same labels.
+// threeParts returns the first three parts of a rule's key, without dots at the end: an empty label is the same as a
+// missing one, so keys that differ only in such dots would be two series with the same labels.
 func threeParts(key string) string {
 	dots := 0
 	for i := range len(key) {
@@ -138,7 +139,7 @@ func threeParts(key string) string {
 	return strings.TrimRight(key, ".")
 }
 
-// ruleLines turns rules into lines, chunk by chunk in the same memory.
+// ruleLines turns rules into lines of the page, one chunk after the other in the same memory.
 type ruleLines struct {
 	family dto.MetricFamily
 	slots  [chunk]ruleSlot
@@ -152,7 +153,8 @@ type ruleSlot struct {
 	value   float64
 	parts   [3]string
 	own     [3]dto.LabelPair
-	pairs   [3][]*dto.LabelPair // the first one, two or three of own, and the labels of all series
+	// For a key of one, two or three parts: so many labels of own, and the labels of all series.
+	pairs [3][]*dto.LabelPair
 }
 
 var partNames = [3]string{"domain", "key1", "key2"}
@@ -179,7 +181,7 @@ func (l *ruleLines) begin(w *writer, name, help string) {
 	l.n, l.first = 0, true
 }
 
-// add shows one series. Empty labels are left out: key1 of a key of one part, key2 of two.
+// add adds one series. It leaves out empty labels: key1 and key2 of a key with one part, key2 of a key with two.
 func (l *ruleLines) add(w *writer, key string, value float64) {
 	s := &l.slots[l.n]
 	s.parts[0], key, _ = strings.Cut(key, ".")
@@ -204,7 +206,7 @@ func (l *ruleLines) end(w *writer) {
 // help is the help text of metrics whose names come from a mapping file.
 const help = "A statistic of ratelimit; its README says what it counts."
 
-// helpText has the help texts of all metrics of the default mapping: one line for each, beginning with the name.
+// helpText has the help texts of all metrics in the default mapping: a line for each, beginning with the metric's name.
 //
 //go:embed help.txt
 var helpText string

@@ -17,12 +17,12 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Mapping is a mapping file in the statsd exporter's format. It maps the dotted names of docs/statistics.md, without
-// tags; timers are in milliseconds.
+// Mapping is a mapping file in the format of Prometheus' statsd exporter. It maps the dotted names in
+// docs/statistics.md, without tags. Timers are in milliseconds.
 type Mapping struct{ m *mapper.MetricMapper }
 
-// LoadMapping reads the file, including old key names (timer_type, buckets, quantiles). An error names the line and
-// what is wrong there.
+// LoadMapping reads a mapping file. It also understands old names of keys (timer_type, buckets, quantiles). The error
+// has the line, and says what is wrong there.
 func LoadMapping(path string) (*Mapping, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -32,7 +32,7 @@ func LoadMapping(path string) (*Mapping, error) {
 }
 
 func parseMapping(text string) (_ *Mapping, err error) {
-	defer func() { // the libraries panic on some texts that are no mapping file (FuzzParseMapping)
+	defer func() { // the libraries panic on some texts that are not mapping files (FuzzParseMapping)
 		if p := recover(); p != nil {
 			err = fmt.Errorf("not a mapping file: %v", p)
 		}
@@ -44,23 +44,23 @@ func parseMapping(text string) (_ *Mapping, err error) {
 	}
 	var doc yaml.MapSlice
 	if err := yaml.UnmarshalWithOptions([]byte(text), &doc, yaml.UseOrderedMap()); err != nil {
-		return nil, first // no YAML, or no map: the library's error has the line
+		return nil, first // text is not YAML, or no map; the library's error has the line
 	}
 	doc, _ = textKeys(doc).(yaml.MapSlice)
 	if modernize(doc) {
 		if first = initFrom(m, doc, -1); first == nil {
 			return &Mapping{m}, nil
 		}
-	} else if lines, yes := strings.CutPrefix(first.Error(), unmarshalErrors); yes { // the library's lines are correct
+	} else if lines, yes := strings.CutPrefix(first.Error(), unmarshalErrors); yes { // the library's lines are right
 		return nil, errors.New(strings.ReplaceAll(strings.ReplaceAll(lines, "\n ", "\n   "), "mapper.", ""))
 	}
 	return nil, located(text, doc, first)
 }
 
-// unmarshalErrors begins the YAML library's text on values of wrong types, each after its line.
+// unmarshalErrors begins the YAML library's message about values of wrong types, which has a line number for each.
 const unmarshalErrors = "yaml: unmarshal errors:\n  "
 
-// textKeys converts all keys to texts: the library writes no others.
+// textKeys converts the keys of all maps to strings, since the library cannot write others.
 func textKeys(v any) any {
 	switch v := v.(type) {
 	case yaml.MapSlice:
@@ -75,7 +75,7 @@ func textKeys(v any) any {
 	return v
 }
 
-// initFrom loads doc with at most n of its mappings; -1: all.
+// initFrom loads doc with only the first n of its mappings; with all of them if n is -1.
 func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
 	cut := make(yaml.MapSlice, 0, len(doc))
 	for _, item := range doc {
@@ -91,7 +91,7 @@ func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
 	return load(m, string(b))
 }
 
-// load also checks for texts on which the library would panic in use.
+// load loads a mapping file, and returns an error for texts with which the library would panic when it is used.
 func load(m *mapper.MetricMapper, text string) error {
 	if err := m.InitFromYAMLString(text); err != nil {
 		return err
@@ -118,8 +118,8 @@ var (
 	errBuckets = errors.New("buckets must rise")
 )
 
-// located puts the line before err. The library has lines only for YAML's errors, so located looks for the first
-// mapping that cannot be loaded together with those before it.
+// located returns err with the number of the line that is wrong. The library has line numbers only for errors in YAML,
+// so located looks for the first mapping that cannot be loaded together with the mappings before it.
 func located(text string, doc yaml.MapSlice, err error) error {
 	list := 0
 	for _, item := range doc {
@@ -139,7 +139,7 @@ func located(text string, doc yaml.MapSlice, err error) error {
 	return err
 }
 
-// reason returns the library's text without its lines, which are wrong or missing.
+// reason returns the library's message without its line numbers, which are wrong or missing.
 func reason(err error) string {
 	s := strings.TrimPrefix(err.Error(), unmarshalErrors)
 	if rest, ok := strings.CutPrefix(s, "line "); ok {
@@ -150,7 +150,7 @@ func reason(err error) string {
 	return strings.ReplaceAll(s, "mapper.", "")
 }
 
-// lineOf returns the line of mapping n, counted from 1; 0 stands for the defaults.
+// lineOf returns the line on which mapping n begins; mappings are counted from 1, and 0 stands for the defaults.
 func lineOf(text string, n int) int {
 	file, err := parser.ParseBytes([]byte(text), 0)
 	if err != nil || len(file.Docs) == 0 {
@@ -183,8 +183,8 @@ func firstToken(n ast.Node) int {
 	return n.GetToken().Position.Line
 }
 
-// modernize replaces old keys by their present names: timer_type, match_metric_type timer, and buckets and quantiles
-// outside the options that contain them now. It reports whether there were any.
+// modernize renames old keys: timer_type, match_metric_type: timer, and buckets and quantiles outside of the options
+// that contain them today. It reports whether it found any.
 func modernize(doc yaml.MapSlice) (old bool) {
 	for _, item := range doc {
 		if entry, ok := item.Value.(yaml.MapSlice); ok && item.Key == "defaults" {
@@ -217,7 +217,7 @@ func modernizeEntry(entry yaml.MapSlice) (old bool) {
 	return old
 }
 
-// target is the result of a mapping for one name.
+// target is what a mapping makes of one name.
 type target struct {
 	name, help string
 	labels     map[string]string
@@ -225,7 +225,7 @@ type target struct {
 	scale      float64
 	ttl        time.Duration
 	drop       bool
-	mapping    *mapper.MetricMapping // nil: none matched
+	mapping    *mapper.MetricMapping // nil if no mapping matched
 }
 
 func (m *Mapping) of(name string, t mapper.MetricType) target {
@@ -246,8 +246,8 @@ func (m *Mapping) of(name string, t mapper.MetricType) target {
 	return to
 }
 
-// tags joins the mapping's labels with the tags of a series. The mapping's labels win, unless the mapping honours the
-// tags.
+// tags returns the mapping's labels together with the tags of a series. A label replaces a tag with the same name or,
+// if the mapping has honor_labels, the tag replaces the label.
 func (t *target) tags(tags []stats.Tag) []stats.Tag {
 	var own []stats.Tag
 	for name, value := range t.labels {

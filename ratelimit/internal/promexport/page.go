@@ -1,10 +1,10 @@
-// Package promexport serves the statistics to scrapers in Prometheus' text exposition format, read from the live
-// counters at each scrape.
+// Package promexport serves the statistics to Prometheus, in its text exposition format. It reads the live counters at
+// each scrape.
 //
-// The default mapping gives the series of rules, methods and errors labels instead of names; a mapping file in the
-// statsd exporter's format replaces it. Prometheus' own libraries write names and lines. A scrape of the default
-// mapping needs memory for the list of rules that were hit and for one chunk of lines, whatever the number of series;
-// it takes no lock that a request takes. Only one scrape runs at a time.
+// The default mapping gives series of rules, methods and errors labels instead of long names; a mapping file in the
+// format of the statsd exporter can replace it. Prometheus' own libraries write names and lines. With the default
+// mapping, a scrape needs memory for the list of rules that were hit and for one chunk of lines, however many series
+// there are. It takes no lock that a request takes. Only one scrape runs at a time.
 package promexport
 
 import (
@@ -25,42 +25,42 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Settings of a Page.
+// Settings are the environment variables of a Page.
 type Settings struct {
 	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may
 	// want; no effect with a mapping file.
 	Milliseconds bool `env:"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS" envDefault:"false"`
 }
 
-// Options of a Page. Stats is required.
+// Options are what New needs. Stats is required.
 type Options struct {
 	Settings
-	// Stats is the registry that is shown. New must be called before its Run.
+	// Stats is the registry whose statistics are shown. New must be called before Stats.Run.
 	Stats *stats.Registry
-	// Mapping replaces the default mapping; nil keeps it.
+	// Mapping replaces the default mapping; nil keeps the default.
 	Mapping *Mapping
-	// Build has the labels of ratelimit_build_info, which is 1; without labels it is not shown.
+	// Build has the labels of the metric ratelimit_build_info, whose value is 1. Without labels it is not shown.
 	Build []stats.Tag
 	Log   *slog.Logger
 }
 
-// Page is the HTTP handler of the exposition.
+// Page is the HTTP handler that serves the page of statistics.
 type Page struct {
 	Options
-	extra    []stats.Tag // as labels
+	extra    []stats.Tag // EXTRA_TAGS as labels
 	own      *prometheus.Registry
 	times    times
 	conflict *stats.Counter
 
 	turn  chan struct{} // held during a scrape; guards the fields below
 	zip   *gzip.Writer
-	told  map[string]bool // names of conflicts that have been logged
+	told  map[string]bool // names of conflicting metrics that have been logged
 	seen  map[string]*seen
-	lost  map[string]lost // of mapped series, by metric and labels
+	lost  map[string]lost // by metric and labels of the series
 	round int
 }
 
-// New returns a Page and has the registry pass it timer values.
+// New returns a Page, and makes the registry pass timer values to it.
 func New(o Options) *Page {
 	p := &Page{
 		Options: o, extra: labelsOf(o.Stats.ExtraTags()), own: prometheus.NewRegistry(),
@@ -107,13 +107,13 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out = p.zip
 	}
 	b := bufio.NewWriterSize(out, 32<<10)
-	defer b.Flush() // before the compressor is closed
+	defer b.Flush() // runs before the gzip writer is closed
 	if err := p.write(b); err != nil {
 		p.Log.Debug("pull metrics: a scrape was not written to its end", "error", err)
 	}
 }
 
-// write is one scrape: the daemon's own series, rules, times, Go and the process.
+// write writes the page for one scrape: the daemon's statistics, times, and the metrics of Go and of the process.
 func (p *Page) write(w *bufio.Writer) error {
 	out := &writer{w: w, page: p, kinds: map[string]kind{}}
 	theirs, err := p.own.Gather()
@@ -141,8 +141,8 @@ func (p *Page) write(w *bufio.Writer) error {
 	return out.err
 }
 
-// joined adds the labels of all series to those of a collector's series. The series' own labels win: go_info has a
-// version.
+// joined returns the labels of a series of Prometheus' own collectors together with the labels of all series. The
+// series' labels win: go_info, for example, has a label version.
 func (p *Page) joined(own []*dto.LabelPair) []*dto.LabelPair {
 	tags := make([]stats.Tag, len(own))
 	for i, l := range own {
@@ -151,7 +151,7 @@ func (p *Page) joined(own []*dto.LabelPair) []*dto.LabelPair {
 	return pairs(with(p.extra, tags...))
 }
 
-// buildInfo shows which program this is, under the same name with a mapping file, too.
+// buildInfo writes the metric that says which build of the program this is. It has the same name with a mapping file.
 func (p *Page) buildInfo(w *writer) {
 	if len(p.Build) == 0 {
 		return
@@ -163,7 +163,7 @@ func (p *Page) buildInfo(w *writer) {
 
 const buildInfo = "ratelimit_build_info"
 
-// labelsOf turns tags' names into label names. Of two that become equal the first stays.
+// labelsOf turns tags into labels, whose names have fewer characters. If two names become equal, the first tag is kept.
 func labelsOf(tags []stats.Tag) []stats.Tag {
 	var labels []stats.Tag
 	seen := map[string]bool{}
@@ -177,8 +177,8 @@ func labelsOf(tags []stats.Tag) []stats.Tag {
 	return labels
 }
 
-// LabelClash returns why the tags cannot all be labels, "" if they can: metrics or Prometheus already use a name, or
-// two names become equal.
+// LabelClash returns the reason why the tags cannot all become labels: metrics or Prometheus use one of the names
+// already, or two names become equal. It returns "" if they can.
 func LabelClash(tags map[string]string) string {
 	made := map[string]string{}
 	for name := range tags {
@@ -202,8 +202,8 @@ func LabelClash(tags map[string]string) string {
 var reserved = map[string]bool{"domain": true, "key1": true, "key2": true, "err_type": true, "grpc_method": true,
 	"le": true, "quantile": true, "code": true}
 
-// clean replaces by `_` every byte that the name of a label or metric must not have, and puts `_` before a leading
-// digit.
+// clean returns s as a name of a label or metric: with `_` for every byte that such a name must not have, and after a
+// `_` if it begins with a digit or is empty.
 func clean(s string) string {
 	if s == "" || isDigit(s[0]) {
 		s = "_" + s

@@ -21,6 +21,7 @@ import (
 
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -32,9 +33,7 @@ func rig(t testing.TB, mapping string, extra map[string]string) (*stats.Registry
 	o := Options{Stats: r, Log: quiet}
 	if mapping != "" {
 		m, err := parseMapping(mapping)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		o.Mapping = m
 	}
 	return r, New(o)
@@ -183,9 +182,7 @@ func TestBuildInfo(t *testing.T) {
 		"version": "blue"}}, Log: quiet})
 	build := []stats.Tag{{Name: "version", Value: "1.2.3"}, {Name: "goversion", Value: "go1"}}
 	mapping, err := parseMapping("mappings: [{match: a.*, name: x}]")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, m := range []*Mapping{nil, mapping} {
 		p := New(Options{Stats: r, Mapping: m, Build: build, Log: quiet})
 		want := "ratelimit_build_info{az=\"b\",goversion=\"go1\",version=\"1.2.3\"} 1\n"
@@ -275,14 +272,10 @@ func TestServeHTTP(t *testing.T) {
 	f := func(method, encoding string) (*http.Response, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, web.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		req.Header.Set("Accept-Encoding", encoding) // set by hand, it is not undone by the client
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer resp.Body.Close()
 		body := io.Reader(resp.Body)
 		if resp.Header.Get("Content-Encoding") == "gzip" {
@@ -291,9 +284,7 @@ func TestServeHTTP(t *testing.T) {
 			}
 		}
 		b, err := io.ReadAll(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return resp, string(b)
 	}
 	const line = `ratelimit_service_rate_limit_total_hits{domain="d",key1="k"} 1`

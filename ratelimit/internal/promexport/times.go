@@ -13,34 +13,34 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// times turns timer values into histograms and summaries. The registry passes samples, each for 1/rate events, so
-// counts and sums are those of all events.
+// times turns timer values into histograms and summaries. The registry passes samples, each of which stands for 1/rate
+// events, so counts and sums are those of all events.
 type times struct {
 	mapping func(stats.Series) (timeMapping, bool)
 
 	mu  sync.Mutex
-	all map[string]*timer // by the timer's name; nil: not shown
+	all map[string]*timer // by the timer's name; nil for a timer that is not shown
 	by  map[string]*timer // by metric and labels
 }
 
-// timeMapping says what a timer becomes.
+// timeMapping says which metric a timer becomes.
 type timeMapping struct {
 	name, help string
 	labels     []stats.Tag
 	kind       kind    // histogram or summary
-	scale      float64 // factor for milliseconds
+	scale      float64 // factor applied to milliseconds
 	buckets    []float64
 	summary    prometheus.SummaryOpts
 }
 
 type timer struct {
 	timeMapping
-	counts     []float64 // per bucket, not cumulative; the last one is above all buckets
+	counts     []float64 // for each bucket, not cumulative; the last is for values above all buckets
 	count, sum float64
 	quantiles  prometheus.Summary
 }
 
-// observe is for stats.Registry.OnTime.
+// observe receives timer values from stats.Registry.OnTime.
 func (t *times) observe(s stats.Series, d time.Duration, rate float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,7 +49,8 @@ func (t *times) observe(s stats.Series, d time.Duration, rate float64) {
 	}
 }
 
-// of returns the timer's metric, and makes it if it is new. t.mu is held.
+// of returns the metric of a timer, and makes it if there is none; nil if the timer is not shown. The caller holds
+// t.mu.
 func (t *times) of(s stats.Series) *timer {
 	h, known := t.all[s.Name]
 	if known {
@@ -76,11 +77,11 @@ func (h *timer) observe(v, events float64) {
 		h.quantiles.Observe(v)
 		return
 	}
-	i, _ := slices.BinarySearch(h.buckets, v) // a value equal to a bound is inside (le)
+	i, _ := slices.BinarySearch(h.buckets, v) // a value that equals a bucket's bound is in the bucket (le)
 	h.counts[i] += events
 }
 
-// write shows all timers, including those without values.
+// write writes all timers, including those that have no values yet.
 func (t *times) write(w *writer, timers []stats.Series) {
 	families := t.families(w, timers)
 	for _, name := range slices.Sorted(maps.Keys(families)) {
@@ -88,8 +89,8 @@ func (t *times) write(w *writer, timers []stats.Series) {
 	}
 }
 
-// families reads the present values. Nothing is written under the lock, which the flusher needs: a client may read the
-// page slowly.
+// families reads the present values. It does not write, because it holds the lock that the flusher needs, and a client
+// may read the page slowly.
 func (t *times) families(w *writer, timers []stats.Series) map[string]*dto.MetricFamily {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,16 +134,16 @@ func (h *timer) metric() *dto.Metric {
 	return m
 }
 
-// defaultQuantiles are the quantiles of a timer for which the file names none.
+// defaultQuantiles are the quantiles of a timer for which a mapping file sets none.
 var defaultQuantiles = map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001}
 
-// callBuckets are the replaced service's buckets, .005 to 10 s, and finer ones below, where decisions are.
+// callBuckets are the buckets of envoyproxy/ratelimit, .005 to 10 s, and finer ones below, where most decisions are.
 var callBuckets = append([]float64{.00005, .0001, .00025, .0005, .001, .0025}, prometheus.DefBuckets...)
 
-// storeBuckets begin where a nearby store answers.
+// storeBuckets begin where the answers of a nearby store begin.
 var storeBuckets = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
 
-// timeMapping maps a timer by the default mapping or the file's.
+// timeMapping returns the metric that a timer becomes, by the mapping file or the default mapping.
 func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 	if p.Mapping != nil {
 		return p.Mapping.timer(s)
@@ -154,12 +155,12 @@ func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 	if method, ok := methodOf(s.Name, ".response_time"); ok {
 		m := seconds("ratelimit_service_response_time_seconds", callBuckets,
 			stats.Tag{Name: "grpc_method", Value: method})
-		if p.Milliseconds { // the replaced service's buckets then begin at 5 µs
+		if p.Milliseconds { // in milliseconds, the buckets of envoyproxy/ratelimit begin at 5 µs
 			m.scale, m.buckets = 1, prometheus.DefBuckets
 		}
 		return m, true
 	}
-	if s.Name == "ratelimit.store.response_time" { // newer than the table and not in it; always in seconds
+	if s.Name == "ratelimit.store.response_time" { // not in envoyproxy/ratelimit: always in seconds
 		return seconds("ratelimit_store_response_time_seconds", storeBuckets), true
 	}
 	name := clean(s.Name)

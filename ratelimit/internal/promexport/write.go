@@ -14,7 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// kind is a metric's type.
+// kind is the type of a metric.
 type kind = dto.MetricType
 
 const (
@@ -22,14 +22,14 @@ const (
 	gauge     = dto.MetricType_GAUGE
 	histogram = dto.MetricType_HISTOGRAM
 	summary   = dto.MetricType_SUMMARY
-	taken     = dto.MetricType_UNTYPED // used by Go's or the process's metrics
+	taken     = dto.MetricType_UNTYPED // the name belongs to one of the metrics of Go or of the process
 )
 
-// kinds are the types of statistics without times.
+// kinds are the metric types of counters and gauges.
 var kinds = map[stats.Kind]kind{stats.KindCounter: counter, stats.KindGauge: gauge}
 
-// writer writes one scrape. It keeps each name to one type: a second type of the same name would make the whole page
-// unreadable.
+// writer writes the page for one scrape. It refuses to write a name with two types, because Prometheus would not read a
+// page with two types of one name.
 type writer struct {
 	w     *bufio.Writer
 	page  *Page
@@ -38,7 +38,8 @@ type writer struct {
 	err   error
 }
 
-// claim reports whether the name may be shown with kind k.
+// claim reports whether a metric with this name may be written with type k. It counts and logs a name that already has
+// another type.
 func (w *writer) claim(name string, k kind) bool {
 	if _, known := w.kinds[name]; !known {
 		w.kinds[name] = k
@@ -55,7 +56,7 @@ func (w *writer) claim(name string, k kind) bool {
 	return false
 }
 
-// encode writes a family or, with first false, more of the previous family.
+// encode writes a metric family. If first is false, f has more series of the family that was written last.
 func (w *writer) encode(f *dto.MetricFamily, first bool) {
 	if w.err != nil || len(f.Metric) == 0 {
 		return
@@ -71,7 +72,7 @@ func (w *writer) encode(f *dto.MetricFamily, first bool) {
 	_, w.err = w.w.Write(text)
 }
 
-// families gathers samples by metric, and adds up samples with the same labels.
+// families gathers series by metric name. Series of a counter with the same labels are added up.
 type families map[string]*family
 
 type family struct {
@@ -85,7 +86,7 @@ type sample struct {
 	value  float64
 }
 
-// of returns the family of a name; nil where the name has another type.
+// of returns the family with a name; nil if the name already has another type. A nil family ignores what is added.
 func (fs families) of(w *writer, name string, k kind, help string) *family {
 	if !w.claim(name, k) {
 		return nil
@@ -98,7 +99,7 @@ func (fs families) of(w *writer, name string, k kind, help string) *family {
 	return f
 }
 
-// add adds value to a series. The family takes over labels.
+// add adds value to the series with the given labels. The family keeps labels; the caller must not change them.
 func (f *family) add(labels []stats.Tag, value float64) {
 	if f == nil {
 		return
@@ -108,14 +109,14 @@ func (f *family) add(labels []stats.Tag, value float64) {
 	switch {
 	case s == nil:
 		f.samples[id] = &sample{labels, value}
-	case f.kind == gauge: // the latest value
+	case f.kind == gauge: // take the latest value
 		s.value = value
 	default:
 		s.value += value
 	}
 }
 
-// write shows the families sorted by name, and their series sorted by labels.
+// write writes the families sorted by name, and the series of each sorted by labels.
 func (fs families) write(w *writer) {
 	for _, name := range slices.Sorted(maps.Keys(fs)) {
 		f := fs[name]
@@ -139,11 +140,11 @@ func (fs families) write(w *writer) {
 	}
 }
 
-// chunk is how many series are turned into lines at a time.
+// chunk is the number of series that are turned into lines at a time.
 const chunk = 512
 
-// identity returns a text that is the same for equal sets of labels. No label's value has a zero byte, since cleaning
-// names replaces control bytes.
+// identity returns a text that is equal for equal sets of labels. It separates labels by a zero byte, which no value
+// has, because control characters in names have been replaced.
 func identity(labels []stats.Tag) string {
 	var b strings.Builder
 	for _, l := range labels {
@@ -155,7 +156,8 @@ func identity(labels []stats.Tag) string {
 	return b.String()
 }
 
-// with joins a metric's own labels with the labels of all metrics; own labels win.
+// with returns a metric's own labels together with extra, the labels of all metrics. A metric's own label wins over an
+// extra label with the same name.
 func with(extra []stats.Tag, own ...stats.Tag) []stats.Tag {
 	all := own
 	for _, t := range extra {

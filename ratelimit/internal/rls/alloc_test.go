@@ -6,21 +6,19 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+
+	"gatehouse/shared/must"
 )
 
 func TestAllocations(t *testing.T) {
 	b, err := proto.Marshal(sample())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var req Request
 	resp := Response{Overall: OK, Statuses: []Status{{Code: OK, HasLimit: true, PerUnit: 10, Unit: Minute, Remaining: 3,
 		Reset: 7}}}
 	buf := make([]byte, 0, 256)
 	n := testing.AllocsPerRun(100, func() {
-		if err := req.Unmarshal(b); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, req.Unmarshal(b))
 		if buf, err = resp.Append(buf[:0]); err != nil {
 			t.Fatal(err)
 		}
@@ -32,9 +30,7 @@ func TestAllocations(t *testing.T) {
 
 func BenchmarkUnmarshal(b *testing.B) {
 	wire, err := proto.Marshal(sample())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, err)
 	b.SetBytes(int64(len(wire)))
 	var req Request
 	for b.Loop() {

@@ -8,27 +8,28 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ErrMalformed is the answer to bytes that are no RateLimitRequest.
+// ErrMalformed is the error of Unmarshal for bytes that are not a RateLimitRequest.
 var ErrMalformed = errors.New("rls: malformed RateLimitRequest")
 
-// MaxDescriptors and MaxEntries, of all descriptors, bound what Unmarshal takes: far above any sensible MAX_DESCRIPTORS
-// and MAX_ENTRIES.
+// MaxDescriptors and MaxEntries bound how much of one message Unmarshal decodes; MaxEntries counts the entries of all
+// descriptors together. Both are far above any sensible value of the settings MAX_DESCRIPTORS and MAX_ENTRIES.
 const (
 	MaxDescriptors = 1 << 16
 	MaxEntries     = 1 << 18
 )
 
-// A Request keeps its memory for entries between calls, unless one outsized message made it grow beyond this.
+// keepEntries is how many entries a Request keeps memory for between calls. Memory that one outsized message has made
+// larger is freed.
 const keepEntries = 4096
 
-// Unmarshal decodes one envoy.service.ratelimit.v3.RateLimitRequest. It accepts exactly what the generated code
-// accepts: unknown fields are skipped, the last of a repeated scalar wins, split messages merge. But strings may have
-// any bytes: an Envoy passes on what a client put into a header, UTF-8 or not, and with its default
-// failure_mode_deny=false lets a request pass whose call is refused, so refusing would be a way around every limit. The
-// strings of r point into b, which must not change while r is in use.
+// Unmarshal decodes one envoy.service.ratelimit.v3.RateLimitRequest. It accepts the same messages as the code that
+// protoc generates: unknown fields are skipped, the last of a repeated scalar wins, split messages are merged. The one
+// difference is that strings may hold any bytes, not only UTF-8. Envoy passes on a client's header values as they are,
+// and with its default failure_mode_deny=false it lets a request pass when the call fails, so that refusing such bytes
+// would let clients evade every limit. The strings of r point into b, which must not change while r is in use.
 //
-// Unmarshal stops before a descriptor beyond MaxDescriptors or MaxEntries and sets Cut, since four megabytes can have
-// millions. Such a request has to be refused.
+// Unmarshal stops before a descriptor that would exceed MaxDescriptors or MaxEntries, and sets Cut: a message of four
+// megabytes can hold millions of descriptors. The caller has to refuse such a request.
 func (r *Request) Unmarshal(b []byte) error {
 	r.Reset()
 	for len(b) > 0 {
@@ -58,7 +59,7 @@ func (r *Request) Unmarshal(b []byte) error {
 // Reset empties r and keeps its memory for the next Unmarshal.
 func (r *Request) Reset() {
 	clear(r.entries)
-	clear(r.Descriptors) // no string may keep a wire buffer alive
+	clear(r.Descriptors) // otherwise the old strings would keep their message's buffer in memory
 	if cap(r.entries) > keepEntries {
 		r.entries = nil
 	}
@@ -100,7 +101,7 @@ func (r *Request) descriptor(b []byte) (ok bool) {
 			d.Negative = n != 0
 		}
 	}
-	// This slice keeps pointing to the old array when the entries grow.
+	// d.Entries stays valid when r.entries grows: it keeps the old array.
 	d.Entries = r.entries[first:len(r.entries):len(r.entries)]
 	r.Descriptors = append(r.Descriptors, d)
 	return true
@@ -126,13 +127,13 @@ func (e *Entry) unmarshal(b []byte) bool {
 	return true
 }
 
-// usual reads an entry in the form that all clients write: a key and a value of less than 128 bytes each, in this
-// order. For any other form it changes nothing.
+// usual decodes b if it has the form that all known clients write: a key and then a value, each of fewer than 128
+// bytes. If b has another form, usual returns false and changes nothing.
 func (e *Entry) usual(b []byte) bool {
 	if len(b) < 4 || b[0] != 1<<3|byte(wireBytes) || b[1] >= 0x80 {
 		return false
 	}
-	end := 2 + int(b[1]) // end of the key
+	end := 2 + int(b[1]) // where the key ends in b
 	if len(b) < end+2 || b[end] != 2<<3|byte(wireBytes) || b[end+1] >= 0x80 || end+2+int(b[end+1]) != len(b) {
 		return false
 	}
@@ -175,20 +176,22 @@ const (
 	wireBytes  = uint64(protowire.BytesType)
 )
 
-// varint reads one base-128 number; n is 0 if b has none.
+// varint reads one base-128 number from the start of b. n is its length in bytes, or 0 if b does not begin with a valid
+// number.
 func varint(b []byte) (v uint64, n int) {
-	if len(b) > 0 && b[0] < 0x80 { // frequent: tags, lengths and hits are small
+	if len(b) > 0 && b[0] < 0x80 { // frequent, since tags, lengths and hits are small
 		return uint64(b[0]), 1
 	}
 	v, n = protowire.ConsumeVarint(b)
 	return v, max(n, 0)
 }
 
-// cutField cuts the first field off a message that is not empty. n is the number of a varint, field the bytes of a
-// field with a length. Callers ignore unknown fields, and fields of an unexpected wire type.
+// cutField cuts the first field off a message b that is not empty, and returns what follows as rest. tag is the field's
+// number and wire type. For a varint n is its value; for any other field, field is its bytes. Callers ignore fields
+// whose number or wire type they do not expect.
 func cutField(b []byte) (tag, n uint64, field, rest []byte, ok bool) {
 	tag, at := uint64(b[0]), 1
-	if tag >= 0x80 { // saves a call for smaller tags, which are nearly all
+	if tag >= 0x80 { // smaller tags, which are nearly all, need no call
 		tag, at = varint(b)
 	}
 	if at == 0 || bits.Len64(tag>>3) > 29 || tag>>3 == 0 {
@@ -215,5 +218,5 @@ func cutField(b []byte) (tag, n uint64, field, rest []byte, ok bool) {
 	return tag, 0, b[at:end:end], b[end:], true
 }
 
-// text reads b in place: copying every key and value would be most of the cost of decoding.
+// text returns b as a string without copying it. Copying every key and value would be most of the cost of decoding.
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Append appends r as an envoy.service.ratelimit.v3.RateLimitResponse, fields in number order.
-// It fails only when Metadata cannot be encoded.
+// Append appends r, encoded as an envoy.service.ratelimit.v3.RateLimitResponse, to dst. Fields are written in the order
+// of their numbers. Append fails only when Metadata cannot be encoded.
 func (r *Response) Append(dst []byte) ([]byte, error) {
 	dst = appendUint(dst, 1, uint64(r.Overall))
 	for i := range r.Statuses {
@@ -34,7 +34,7 @@ func (r *Response) Append(dst []byte) ([]byte, error) {
 	return opt.MarshalAppend(dst, r.Metadata)
 }
 
-// Reset empties r and keeps its memory.
+// Reset empties r and keeps its memory for the next response.
 func (r *Response) Reset() {
 	clear(r.Statuses)
 	r.Overall, r.Statuses, r.Headers, r.Metadata = UnknownCode, r.Statuses[:0], r.Headers[:0], nil
@@ -60,8 +60,8 @@ func (s *Status) append(dst []byte) []byte {
 	return dst
 }
 
-// setLength writes the length of the message that begins at start into the byte before it, and makes room for a length
-// that needs more than one byte.
+// setLength completes an embedded message that begins at start and ends where dst ends: it writes the message's length
+// into the byte before start. If the length needs more than one byte, setLength moves the message to make room.
 func setLength(dst []byte, start int) []byte {
 	n := len(dst) - start
 	if n < 0x80 {
@@ -72,7 +72,8 @@ func setLength(dst []byte, start int) []byte {
 	return slices.Replace(dst, start-1, start, protowire.AppendVarint(length[:0], uint64(n))...)
 }
 
-// Every field number below is less than 16, so that a tag is one byte. Zero values are left out (proto3).
+// The append functions below serve only field numbers less than 16, so that a tag is one byte. As proto3 prescribes,
+// they write nothing for a zero value.
 
 func appendUint(dst []byte, field byte, v uint64) []byte {
 	if v == 0 {

@@ -1,5 +1,5 @@
-// Package rls has the two most frequent messages of Envoy's v3 rate limit service as plain structs, with a decoder and
-// an encoder for their protobuf wire form.
+// Package rls has the request and the response of ShouldRateLimit, the call of Envoy's v3 rate limit service, as plain
+// structs, with a decoder and an encoder for their protobuf wire form.
 //
 // It is the lowest package: it knows neither rules nor stores nor listeners. Messages and field numbers follow
 // envoy.service.ratelimit.v3 and envoy.extensions.common.ratelimit.v3.
@@ -7,33 +7,35 @@ package rls
 
 import "google.golang.org/protobuf/types/known/structpb"
 
-// Request is one ShouldRateLimit call. After Unmarshal its strings point into the wire bytes and live only as long as
-// these; the next Unmarshal into the same Request reuses the slices.
+// Request is the request of one ShouldRateLimit call. After Unmarshal its strings point into the message's bytes, and
+// are valid only as long as the bytes are. The next Unmarshal into the same Request reuses its slices.
 type Request struct {
 	Domain      string
 	Descriptors []Descriptor
-	// HitsAddend applies to every descriptor without its own; 0 means 1.
+	// HitsAddend is the number of hits for each descriptor that has no number of its own (Descriptor.HasHits); 0 means
+	// 1.
 	HitsAddend uint32
-	// Cut reports that Unmarshal left out descriptors: the message has too many.
+	// Cut reports that the message had too many descriptors or entries, and that Unmarshal did not decode all of them.
 	Cut bool
 
-	entries []Entry // backs all Descriptors[i].Entries
+	entries []Entry // the entries of all descriptors, into which each Descriptor.Entries points
 }
 
-// Descriptor is an ordered list of entries that is counted as a whole.
+// Descriptor is an ordered list of entries. All entries together name what is counted.
 type Descriptor struct {
 	Entries []Entry
-	// Limit overrides the configured rule when HasLimit is set.
+	// Limit is a limit that the caller sets for this descriptor. It replaces the limit of the configured rule if
+	// HasLimit is set.
 	Limit    Override
 	HasLimit bool
-	// Hits replaces the request's HitsAddend when HasHits is set; 0 only looks.
+	// Hits replaces the request's HitsAddend if HasHits is set. With 0 hits the counter is read and not changed.
 	Hits    uint64
 	HasHits bool
-	// Negative gives hits back instead of taking them (is_negative_hits).
+	// Negative reports that the hits are given back to the counter instead of added (is_negative_hits).
 	Negative bool
 }
 
-// Hits returns how many hits a descriptor takes, or gives back.
+// Hits returns how many hits the descriptor d adds to its counter or, if d is Negative, gives back.
 func (r *Request) Hits(d *Descriptor) uint64 {
 	if d.HasHits {
 		return d.Hits
@@ -41,7 +43,7 @@ func (r *Request) Hits(d *Descriptor) uint64 {
 	return uint64(max(r.HitsAddend, 1))
 }
 
-// Taken returns how many hits descriptor i takes; 0 where it gives hits back.
+// Taken returns how many hits descriptor i adds to its counter. It returns 0 if the descriptor gives hits back.
 func (r *Request) Taken(i int) uint64 {
 	if d := &r.Descriptors[i]; !d.Negative {
 		return r.Hits(d)
@@ -49,24 +51,24 @@ func (r *Request) Taken(i int) uint64 {
 	return 0
 }
 
-// Entry is one key/value pair of a descriptor. Both are case-sensitive. The names in JSON are those of explain and of
-// the debug port's pages.
+// Entry is one key/value pair of a descriptor. Key and value are case-sensitive. The debug port's pages, such as
+// /explain, use the JSON names.
 type Entry struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
 }
 
-// Override is a limit that the caller brings along.
+// Override is a limit that the caller sets in the request, instead of the limit of a configured rule.
 type Override struct {
 	PerUnit uint32
 	Unit    Unit
 }
 
-// Unit is a rate limit unit, numbered as in RateLimitResponse.RateLimit.Unit. The numbers are
-// not in size order: never compare them.
+// Unit is the unit of time of a rate limit, with the numbers of RateLimitResponse.RateLimit.Unit. A larger number is
+// not always a longer unit (Week is 7), so never compare units by their numbers.
 type Unit int32
 
-// The units of the v3 API. A limit in a request cannot name Week; the wire value 7 is passed through.
+// The units of the v3 API. In a request, the API has no name for a week, but the number 7 is accepted.
 const (
 	UnknownUnit Unit = 0
 	Second      Unit = 1
@@ -82,7 +84,7 @@ var unitNames = [...]string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH
 
 var unitSeconds = [...]int64{0, 1, 60, 3600, 86400, 2592000, 31536000, 604800}
 
-// Seconds returns the length of the unit; 0 for an unknown unit. Months have 30 days, years 365.
+// Seconds returns the length of the unit in seconds; 0 for an unknown unit. A month has 30 days, a year 365.
 func (u Unit) Seconds() int64 {
 	if u < 0 || int(u) >= len(unitSeconds) {
 		return 0
@@ -90,7 +92,7 @@ func (u Unit) Seconds() int64 {
 	return unitSeconds[u]
 }
 
-// String returns the enum's name, in upper case; "UNKNOWN" for other numbers.
+// String returns the unit's name in the API, in upper case; "UNKNOWN" for a number without a name.
 func (u Unit) String() string {
 	if u < 0 || int(u) >= len(unitNames) {
 		return unitNames[0]
@@ -101,14 +103,14 @@ func (u Unit) String() string {
 // Code is the verdict on one descriptor or on the whole request.
 type Code int32
 
-// Verdicts. UnknownCode is never sent.
+// The codes. A response never has UnknownCode.
 const (
 	UnknownCode Code = 0
 	OK          Code = 1
 	OverLimit   Code = 2
 )
 
-// String returns the enum's name.
+// String returns the code's name in the API.
 func (c Code) String() string {
 	switch c {
 	case OK:
@@ -119,29 +121,31 @@ func (c Code) String() string {
 	return "UNKNOWN"
 }
 
-// Response is the answer to one call: one Status per request descriptor, in order.
+// Response is the answer to a Request. It has one Status for each descriptor of the request, in the same order.
 type Response struct {
 	Overall  Code
 	Statuses []Status
-	// Headers become response_headers_to_add.
+	// Headers are sent as response_headers_to_add.
 	Headers []Header
-	// Metadata becomes dynamic_metadata; nil leaves it out.
+	// Metadata is sent as dynamic_metadata; nil: the field is left out.
 	Metadata *structpb.Struct
 }
 
 // Status is the verdict on one descriptor.
 type Status struct {
 	Code Code
-	// HasLimit reports that current_limit and duration_until_reset are sent.
+	// HasLimit reports that a limit applies. Only then are current_limit (PerUnit, Unit, Name) and duration_until_reset
+	// (Reset) sent.
 	HasLimit bool
 	PerUnit  uint32
 	Unit     Unit
 	Name     string
-	// Remaining is limit_remaining; 4294967295 for an unlimited rule.
+	// Remaining is sent as limit_remaining: how many hits are left. For an unlimited rule it is 4294967295.
 	Remaining uint32
-	// Reset is the time to the end of the window in whole seconds.
+	// Reset is the time in whole seconds until the window ends. For a sliding window or a token bucket, see
+	// decide.Outcome.
 	Reset int64
 }
 
-// Header is one header for Envoy to add to the response.
+// Header is one header that Envoy is to add to its response.
 type Header struct{ Key, Value string }

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"gatehouse/shared/must"
 )
 
 // sample uses every field that the decoder knows.
@@ -85,18 +87,12 @@ func TestUnmarshal(t *testing.T) {
 	var r Request
 	for range 3 { // the same Request again: nothing of the earlier message may stay
 		b, err := proto.Marshal(sample())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Unmarshal(b); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
+		must.Succeed(t, r.Unmarshal(b))
 		if d := cmp.Diff(fromGenerated(sample()), r, requestDiff...); d != "" {
 			t.Fatalf("generated code (-) and Unmarshal (+) differ:\n%s", d)
 		}
-		if err := r.Unmarshal(nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.Unmarshal(nil))
 		if d := cmp.Diff(Request{}, r, requestDiff...); d != "" {
 			t.Fatalf("an empty message left something:\n%s", d)
 		}
@@ -110,13 +106,9 @@ func TestReset_dropsOutsizedMemory(t *testing.T) {
 			&ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k"}}})
 	}
 	b, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var r Request
-	if err := r.Unmarshal(b); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.Unmarshal(b))
 	r.Reset()
 	if cap(r.entries) > keepEntries || cap(r.Descriptors) > keepEntries/4 {
 		t.Errorf("after Reset room for %d entries and %d descriptors is kept", cap(r.entries), cap(r.Descriptors))
@@ -126,9 +118,7 @@ func TestReset_dropsOutsizedMemory(t *testing.T) {
 func TestAppend(t *testing.T) {
 	meta, err := structpb.NewStruct(map[string]any{"domain": "edge",
 		"descriptors": []any{map[string]any{"entries": []any{"k=v"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	long, longer := strings.Repeat("n", 120),
 		strings.Repeat("n", 20_000) // the status or its limit too long for a length of one byte
 	r := Response{
@@ -146,13 +136,9 @@ func TestAppend(t *testing.T) {
 		Metadata: meta,
 	}
 	b, err := r.Append(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var got pb.RateLimitResponse
-	if err := proto.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, proto.Unmarshal(b, &got))
 	want := &pb.RateLimitResponse{
 		OverallCode: pb.RateLimitResponse_OVER_LIMIT,
 		Statuses: []*pb.RateLimitResponse_DescriptorStatus{

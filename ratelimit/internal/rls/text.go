@@ -2,8 +2,8 @@ package rls
 
 import "strconv"
 
-// AppendText appends the request in protobuf's text form, on one line, for people and for traces. It may contain
-// personal data. It shares no memory with the wire bytes.
+// AppendText appends the request in protobuf's text form, on one line, for people to read and for traces. The text may
+// contain personal data. It is a copy: it shares no memory with the bytes of the message.
 func (r *Request) AppendText(b []byte) []byte {
 	start := len(b)
 	if r.Domain != "" {
@@ -43,7 +43,7 @@ func (d *Descriptor) appendText(b []byte) []byte {
 	return append(b, '}')
 }
 
-// space appends a space unless nothing has been appended since start.
+// space appends a space, unless b has nothing after index start.
 func space(b []byte, start int) []byte {
 	if len(b) > start {
 		return append(b, ' ')

@@ -6,6 +6,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
+
+	"gatehouse/shared/must"
 )
 
 // TestAppendText: the library reads the text back as the message that was decoded.
@@ -18,17 +20,11 @@ func TestAppendText(t *testing.T) {
 		`descriptors:{entries:{key:"k" value:"v"} limit:{requests_per_unit:5 unit:2} hits_addend:{value:7} is_negative_hits:true}`,
 	} {
 		var want, got pb.RateLimitRequest
-		if err := prototext.Unmarshal([]byte(text), &want); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, prototext.Unmarshal([]byte(text), &want))
 		wire, err := proto.Marshal(&want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var r Request
-		if err := r.Unmarshal(wire); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.Unmarshal(wire))
 		line := r.AppendText(nil)
 		if err := prototext.Unmarshal(line, &got); err != nil || !proto.Equal(&want, &got) {
 			t.Errorf("%s became %s: %v", text, line, err)

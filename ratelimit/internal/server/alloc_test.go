@@ -13,22 +13,19 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/service"
+	"gatehouse/shared/must"
 )
 
 // TestAllocations: decoding and encoding through the codec costs one allocation, the slice header that grpc-go's
 // interface requires. The answer's bytes and the exchange come back from their pools.
 func TestAllocations(t *testing.T) {
 	wire, err := proto.Marshal(req("d", "(k,v)(j,w)|(k,x)"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := newCodec()
 	data := mem.BufferSlice{mem.SliceBuffer(wire)}
 	n := testing.AllocsPerRun(1000, func() {
 		x := exchanges.Get().(*exchange)
-		if err := c.Unmarshal(data, x); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.Unmarshal(data, x))
 		x.Response.Overall = rls.OK
 		x.Response.Statuses = append(x.Response.Statuses,
 			rls.Status{Code: rls.OK, HasLimit: true, PerUnit: 5, Unit: rls.Minute, Reset: 40})
@@ -64,18 +61,14 @@ func TestTracingOff_Allocations(t *testing.T) {
 		requests: r.stats.Counter("requests"), took: r.stats.Timer("took"),
 	}
 	wire, err := proto.Marshal(req("d", "(k,v)"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := newCodec()
 	data := mem.BufferSlice{mem.SliceBuffer(wire)}
 	var ctx context.Context = mute{t.Context(), t}
 	decode := func(x any) error { return c.Unmarshal(data, x) }
 	n := testing.AllocsPerRun(1000, func() {
 		x, err := shouldRateLimit(d, ctx, decode, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		x.(*exchange).release()
 	})
 	if n != 0 {

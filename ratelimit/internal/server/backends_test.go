@@ -11,6 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/counter/redis"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -32,9 +33,7 @@ func openMemory(testing.TB) (counter.Store, func(testing.TB, []string) map[strin
 		got := map[string]int64{}
 		for _, key := range wanted {
 			h := counter.Hit{Key: []byte(key)}
-			if err := m.Peek(t.Context(), &h); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, m.Peek(t.Context(), &h))
 			if h.After != 0 {
 				got[key] = h.After
 			}
@@ -57,9 +56,7 @@ func openRedis(t testing.TB) (counter.Store, func(testing.TB, []string) map[stri
 func openSentinel(t testing.TB) (counter.Store, func(testing.TB, []string) map[string]int64) {
 	set := testdb.Sentinels(t)
 	master, err := set.Master(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return openKV(t, redis.Options{Settings: redis.Settings{Type: redis.Sentinel, URL: set.URL()}}),
 		func(t testing.TB, _ []string) map[string]int64 {
 			return readKeys(t, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
@@ -81,9 +78,7 @@ func openCluster(t testing.TB) (counter.Store, func(testing.TB, []string) map[st
 func openKV(t testing.TB, o redis.Options) counter.Store {
 	o.Settings.Timeout, o.Stall = 5*time.Second, -1
 	kv, err := redis.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(kv.Close)
 	return kv
 }
@@ -93,20 +88,14 @@ func readKeys(t testing.TB, o rueidis.ClientOption) map[string]int64 {
 	t.Helper()
 	o.DisableCache, o.ForceSingleClient = true, true
 	client, err := rueidis.NewClient(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer client.Close()
 	keys, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	got := map[string]int64{}
 	for _, key := range keys {
 		n, err := client.Do(t.Context(), client.B().Get().Key(key).Build()).AsInt64()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got[key] = n
 		ttl, err := client.Do(t.Context(), client.B().Ttl().Key(key).Build()).AsInt64()
 		if err != nil || ttl <= 0 {

@@ -14,6 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/must"
 )
 
 // BenchmarkCall is all that a decision costs besides grpc-go, on the in-process store: reading the request,
@@ -29,9 +30,7 @@ func BenchmarkCall(b *testing.B) {
 	registry.OnTime(func(stats.Series, time.Duration, float64) {})
 	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "bench.yaml", Text: []byte(text)}},
 		limits.Options{Settings: limits.Settings{NearRatio: 0.8}, Stats: registry})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, err)
 	s := service.New(service.Options{
 		Store: memory.New(memory.Options{}), Stats: registry,
 		Caps: service.Caps{Descriptors: 256, Entries: 64, TextBytes: 64 << 10},
@@ -52,9 +51,7 @@ func BenchmarkCall(b *testing.B) {
 			var wires []mem.BufferSlice
 			for i := range 1000 {
 				wire, err := proto.Marshal(req("d", fmt.Sprintf(scenario.request, i)))
-				if err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, err)
 				wires = append(wires, mem.BufferSlice{mem.SliceBuffer(wire)})
 			}
 			ctx := context.Background()
@@ -64,13 +61,9 @@ func BenchmarkCall(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				data = wires[i%len(wires)]
 				x, err := shouldRateLimit(d, ctx, decode, nil)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, err)
 				out, err := c.Marshal(x)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, err)
 				out.Free()
 			}
 		})

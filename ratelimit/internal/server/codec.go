@@ -4,14 +4,15 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec of all messages but decisions
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec for all messages other than ShouldRateLimit's
 	"google.golang.org/grpc/mem"
 
 	"gatehouse/ratelimit/internal/service"
 )
 
-// exchange is one decision on the wire: a pooled call and the buffers that its strings point into. grpc-go frees the
-// bytes of a request when Unmarshal returns, so the exchange holds a reference of its own until the answer is encoded.
+// exchange is one call of ShouldRateLimit in grpc-go's server: a pooled service.Call, and the bytes of the request,
+// into which the Call's strings point. grpc-go frees those bytes when Unmarshal returns, so the exchange holds a
+// reference of its own until the answer is encoded.
 type exchange struct {
 	service.Call
 	wire mem.BufferSlice
@@ -19,7 +20,7 @@ type exchange struct {
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
-// release returns x to its pool. Nothing of x may be used afterwards.
+// release returns x to its pool. Nothing of x may be used after release.
 func (x *exchange) release() {
 	x.Request.Reset()
 	x.Response.Reset()
@@ -28,15 +29,16 @@ func (x *exchange) release() {
 	exchanges.Put(x)
 }
 
-// codec decodes and encodes decisions by hand and leaves every other message (health, reflection) to the registered
-// codec.
+// codec encodes and decodes the messages of ShouldRateLimit with package rls, and leaves all other messages (health,
+// reflection) to grpc-go's codec.
 type codec struct{ other encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 
 func (codec) Name() string { return "proto" }
 
-// Marshal encodes an answer and releases its exchange: grpc-go encodes each unary answer exactly once.
+// Marshal encodes an answer and releases its exchange to the pool, which is safe because grpc-go encodes each unary
+// answer exactly once.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	x, ok := v.(*exchange)
 	if !ok {
@@ -64,17 +66,18 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	case 1:
 		data.Ref()
 		x.wire = data
-	default: // a message that came in several frames
+	default: // the message came in several frames
 		x.wire = mem.BufferSlice{data.MaterializeToBuffer(mem.DefaultBufferPool())}
 	}
 	return x.Request.Unmarshal(x.wire[0].ReadOnlyData())
 }
 
-// answerPool recycles encoded answers. grpc-go returns no buffer of 1 KiB or less, so the buffers are larger.
+// answerPool recycles the buffers of encoded answers. They are larger than 1 KiB, because grpc-go does not return
+// smaller buffers to a pool.
 type answerPool struct{ p sync.Pool }
 
 var answers = &answerPool{sync.Pool{New: func() any {
-	b := make([]byte, 0, 1152) // the next size class
+	b := make([]byte, 0, 1152) // Go's first size class above 1 KiB
 	return &b
 }}}
 

@@ -14,7 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// counters shows the counters of a descriptor; DELETE resets them and is logged.
+// counters serves the page /counters: GET shows a descriptor's counters in the store; DELETE resets them and is logged.
 func (d *debugPort) counters(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	descriptor, err := counterQuery(q)
@@ -52,16 +52,16 @@ func writeServiceError(w http.ResponseWriter, err error) {
 	writeRefusal(w, err)
 }
 
-// logReset logs who has reset what, or has tried to while the store gave no answer. The line contains values of
-// requests.
+// logReset logs who has reset which counters, or has tried to while the store did not answer. The log line contains
+// values of requests.
 func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Descriptor, report *service.CounterReport,
 	err error) {
 	message := "counters reset"
 	if report.Deleted == nil || *report.Deleted == 0 {
 		if refusal, ok := errors.AsType[*service.Refusal](err); !ok || refusal.Err == nil {
-			return // nothing to reset
+			return // nothing was deleted, and not because the store failed
 		}
-		message += " failed" // the store may have executed it all the same
+		message += " failed" // the store may have executed the deletion all the same
 	}
 	var used []string
 	for _, l := range report.Limits {
@@ -73,13 +73,13 @@ func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Des
 		attributes = append(attributes, slog.String("rule", cut(report.Limits[0].Rule)),
 			slog.String("used", strings.Join(used, ",")))
 	}
-	if err != nil { // other counters of a list may be deleted
+	if err != nil { // some counters of a rate_limits list may be deleted all the same
 		attributes = append(attributes, slog.String("error", err.Error()))
 	}
 	d.Log.Warn(message, attributes...)
 }
 
-// descriptorText returns the descriptor in the form of the parameter descriptor.
+// descriptorText returns the descriptor as key=value pairs, the form that the page's parameter descriptor has.
 func descriptorText(entries []rls.Entry) string {
 	var pairs []string
 	for _, e := range entries {
@@ -88,10 +88,10 @@ func descriptorText(entries []rls.Entry) string {
 	return strings.Join(pairs, ",")
 }
 
-// maxLogged is how many bytes of a request's text a log line has at most.
+// maxLogged is the greatest number of bytes that a log line has of one text of a request.
 const maxLogged = 256
 
-// cut cuts a text of a request for the log.
+// cut shortens a text of a request to maxLogged bytes.
 func cut(s string) string {
 	s, shorter := printable.Cut(s, maxLogged)
 	if shorter {
@@ -100,7 +100,7 @@ func cut(s string) string {
 	return printable.Text(s)
 }
 
-// counterQuery reads the parameters of /counters.
+// counterQuery parses the parameters of the page /counters.
 func counterQuery(q url.Values) (*rls.Descriptor, error) {
 	if err := known(q, "domain", "descriptor", "descriptor_json", "limit"); err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/must"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -92,9 +93,7 @@ func newRigOn(t testing.TB, native bool, o service.Options, lo limits.Options, f
 	g := NewFront(GRPCOptions{Native: native, GRPCSettings: GRPCSettings{MaxStreams: 1024, MinPing: 5 * time.Second,
 		Reflection: true}, Service: r.service, Health: r.health, Stats: r.stats, Log: discard})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
 	t.Cleanup(func() {
@@ -109,9 +108,7 @@ func newRigOn(t testing.TB, native bool, o service.Options, lo limits.Options, f
 		HTTPSettings: HTTPSettings{BodyBytes: 1 << 20}}))
 	t.Cleanup(r.http.Close)
 	r.conn, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { r.conn.Close() })
 	r.client = pb.NewRateLimitServiceClient(r.conn)
 	return r
@@ -131,9 +128,7 @@ func (r *rig) load(t testing.TB, lo limits.Options, files ...string) {
 		set = append(set, rulefile.File{Name: "rules" + string(rune('0'+i)) + ".yaml", Text: []byte(text)})
 	}
 	rules, _, err := rulefile.Load(context.Background(), set, lo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.service.SetRules(rules)
 	r.stats.Retain(rules.StatsHandles())
 }
@@ -143,9 +138,7 @@ func (r *rig) ask(t testing.TB, req *pb.RateLimitRequest) *pb.RateLimitResponse 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	resp, err := r.client.ShouldRateLimit(ctx, req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return resp
 }
 

@@ -16,28 +16,28 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// DebugSettings are the plain settings of the debug listener. The fields' comments are the documentation of the
-// variables.
+// DebugSettings are the environment variables of the debug listener. The fields' comments are their documentation.
 type DebugSettings struct {
 	// Opens the guarded pages of the debug port, which has no TLS, as a bearer token of 16 bytes or more; unset: they
 	// are for this host alone, to read. _TOKEN_FILE reads it from a file.
 	Token string `env:"DEBUG_TOKEN" secret:"true"`
 }
 
-// DebugOptions shape the debug listener.
+// DebugOptions are what the debug listener needs.
 type DebugOptions struct {
 	DebugSettings
 	Service *service.Service
 	Loader  *service.Loader
 	Stats   *stats.Registry
 	Log     *slog.Logger
-	// Version is the line that ratelimit version prints.
+	// Version is the line that `ratelimit version` prints.
 	Version string
-	// ControlPlane returns the state of the control plane, for people and for JSON; nil without a control plane.
+	// ControlPlane returns the state of the control plane that sends the rules, as text and as a value for JSON. It is
+	// nil if there is none.
 	ControlPlane func() (text string, v any)
 }
 
-// page is one line of the debug index.
+// page is one line of the debug port's index page.
 type page struct {
 	Path string `json:"path"`
 	Help string `json:"help"`
@@ -56,16 +56,16 @@ var debugPages = []page{
 	{"/top", "guarded; the keys with most hits in the last minute, DEBUG_TOP_KEYS: ?domain=D"},
 }
 
-// xdsPage exists only with a control plane.
+// xdsPage is a page only if the rules come from a control plane.
 var xdsPage = page{"/xds", "the control plane: connected or not, the version in force, what was refused last"}
 
-// NewDebug returns the handler of the debug listener. Every page but the profiles answers as JSON too, with
-// ?format=json. Pages that show values of requests, and pages that write, have a guard. The other pages are open to all
-// but web pages: bind the port where only operators reach it.
+// NewDebug returns the handler of the debug listener. Every page except for the profiles can also be JSON, with
+// ?format=json. A guard protects the pages that show values of requests or change something. All other pages are open
+// to everything but web pages, so the port should be reachable for operators only.
 func NewDebug(o DebugOptions) http.Handler {
 	d := &debugPort{o}
 	mux := http.NewServeMux()
-	// Programs that fetch profiles may POST.
+	// Allow POST, which some programs use to fetch profiles.
 	profile := func(path string, h http.HandlerFunc) {
 		mux.HandleFunc(path, only(h, append(readMethods, http.MethodPost)...))
 	}
@@ -91,7 +91,7 @@ func NewDebug(o DebugOptions) http.Handler {
 	return recovered(guarded.keepForeignOut(mux), o.Log, o.Stats.Counter(panicStat))
 }
 
-// only answers methods other than the given ones with 405.
+// only returns h with the answer 405 to all methods but the given ones.
 func only(h http.HandlerFunc, methods ...string) http.HandlerFunc {
 	allow := strings.Join(methods, ", ")
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -136,7 +136,7 @@ func (d *debugPort) rlconfig(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if rules != nil {
-		rules.WriteText(&b) // a Buffer never fails
+		rules.WriteText(&b) // writing to a Buffer cannot fail
 		view.Rules = rules.View()
 	}
 	respond(w, r, b.String(), view)
@@ -187,8 +187,8 @@ func (d *debugPort) explain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ParseDescriptor parses k=v,k2=v2, split at the first = of each pair: the form of the client's -descriptors. An empty
-// text is a descriptor without entries.
+// ParseDescriptor parses a descriptor in the form k=v,k2=v2, which the command client takes as -descriptors. Each pair
+// is split at its first =. The empty text is a descriptor without entries.
 func ParseDescriptor(text string) ([]rls.Entry, error) {
 	if text == "" {
 		return nil, nil
@@ -204,7 +204,7 @@ func ParseDescriptor(text string) ([]rls.Entry, error) {
 	return entries, nil
 }
 
-// respond writes text, or v as JSON for ?format=json.
+// respond writes text or, if the request has ?format=json, v as JSON.
 func respond(w http.ResponseWriter, r *http.Request, text string, v any) {
 	if r.URL.Query().Get("format") != "json" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

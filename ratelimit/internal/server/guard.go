@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// guard protects the pages of the debug port that show values of requests, and those that write. Without a token these
-// pages are for programs on this host, and only to read; with a token, for its holders. Requests that a web page makes
-// a browser send are refused in either case.
+// guard protects the pages of the debug port that show values of requests or change something. If DEBUG_TOKEN is set, a
+// request needs it. Otherwise these pages are only for programs on this host, and cannot be used to change anything.
+// Requests that a browser sends for a web page are refused in either case.
 type guard struct {
-	token string // DEBUG_TOKEN; empty: none
+	token string // DEBUG_TOKEN; empty if it is not set
 }
 
-// page returns h for the requests that the guard admits.
+// page returns h with an error as the answer to every request that the guard refuses, and to other methods.
 func (g guard) page(h http.HandlerFunc, methods ...string) http.HandlerFunc {
 	h = only(h, methods...)
 	writes := slices.Contains(methods, http.MethodDelete)
@@ -37,8 +37,9 @@ func (g guard) page(h http.HandlerFunc, methods ...string) http.HandlerFunc {
 	}
 }
 
-// refuses returns why a request is refused; a status of 0 admits it. writes says that the page takes DELETE. The port
-// has already refused foreign web pages; the guarded pages refuse the operator's own web pages, too.
+// refuses returns the reason why a request is refused; status is 0 if it is not refused. writes says that the page
+// accepts DELETE. Requests of foreign web pages have been refused by keepForeignOut already; guarded pages refuse even
+// web pages of the operator's own.
 func (g guard) refuses(r *http.Request, writes bool) (status int, code, message string) {
 	forbidden := func(message string) (int, string, string) {
 		return http.StatusForbidden, "PERMISSION_DENIED", message
@@ -53,7 +54,7 @@ func (g guard) refuses(r *http.Request, writes bool) (status int, code, message 
 		}
 	case !fromThisHost(r):
 		return forbidden("only from this host, or with DEBUG_TOKEN")
-	case !isLocalName(r.Host): // a name that a web page has made to resolve to this host
+	case !isLocalName(r.Host): // a web page may have made its own name resolve to this host
 		return forbidden("Host must be an IP address or localhost")
 	case writes && r.Method == http.MethodDelete:
 		return forbidden("needs DEBUG_TOKEN")
@@ -61,7 +62,7 @@ func (g guard) refuses(r *http.Request, writes bool) (status int, code, message 
 	return 0, "", ""
 }
 
-// keepForeignOut returns h without the requests that a web page sends.
+// keepForeignOut returns h with an error as the answer to requests that a browser sends for a foreign web page.
 func (g guard) keepForeignOut(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if message := g.foreign(r); message != "" {
@@ -72,9 +73,10 @@ func (g guard) keepForeignOut(h http.Handler) http.Handler {
 	})
 }
 
-// foreign returns why a request may come from a foreign web page; empty if it does not. A foreign page sends Origin or
-// Sec-Fetch-Site, or has made a name of its own resolve to this host, which the browser then takes for the page's own
-// host (DNS rebinding). Accept-Language is a header that a page cannot leave out, while it can forge User-Agent.
+// foreign returns the reason why a request may come from a foreign web page; empty if it does not. A foreign page's
+// request has the header Origin or Sec-Fetch-Site, unless the page's own name resolves to this host, which the browser
+// then takes for the page's own host (DNS rebinding). Against such pages, foreign looks for Accept-Language: browsers
+// always send it, whereas a page can set User-Agent as it likes.
 func (g guard) foreign(r *http.Request) (message string) {
 	for _, site := range r.Header.Values("Sec-Fetch-Site") {
 		if site != "none" && site != "same-origin" {
@@ -93,7 +95,8 @@ func (g guard) foreign(r *http.Request) (message string) {
 	return ""
 }
 
-// hasToken compares in constant time, whatever the lengths.
+// hasToken reports whether the request has the guard's token. It compares in constant time, also tokens of different
+// lengths.
 func (g guard) hasToken(r *http.Request) bool {
 	all := r.Header.Values("Authorization")
 	if len(all) != 1 {
@@ -104,7 +107,7 @@ func (g guard) hasToken(r *http.Request) bool {
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
-// fromThisHost reports whether the connection is from a loopback address and no proxy has forwarded the request.
+// fromThisHost reports whether the connection comes from a loopback address and no proxy has forwarded the request.
 func fromThisHost(r *http.Request) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if len(r.Header.Values(name)) > 0 {
@@ -115,14 +118,14 @@ func fromThisHost(r *http.Request) bool {
 	return err == nil && peer.Addr().Unmap().IsLoopback()
 }
 
-// isLocalName reports whether a Host header names this host by an address, or as localhost.
+// isLocalName reports whether a Host header is an IP address or localhost.
 func isLocalName(host string) bool {
 	name := hostName(host)
 	_, err := netip.ParseAddr(name)
 	return err == nil || strings.EqualFold(name, "localhost")
 }
 
-// hostName returns a Host header without port and brackets.
+// hostName returns the host in a Host header, without port and brackets.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		return name
@@ -133,8 +136,8 @@ func hostName(host string) string {
 	return host
 }
 
-// isOwnName reports whether a Host header is an address, or a name that cannot be registered publicly: the machine's
-// own, a name without a dot, or a name of a zone for private use.
+// isOwnName reports whether a Host header is an IP address, or a name that cannot be registered publicly: the machine's
+// own name, a name without a dot, or a name in a zone for private use.
 func isOwnName(host string) bool {
 	name := strings.ToLower(strings.TrimSuffix(hostName(host), "."))
 	own, _ := os.Hostname()
@@ -143,5 +146,5 @@ func isOwnName(host string) bool {
 			func(zone string) bool { return strings.HasSuffix(name, zone) })
 }
 
-// readMethods are the methods of a page that changes nothing.
+// readMethods are the methods of pages that change nothing.
 var readMethods = []string{http.MethodGet, http.MethodHead}

@@ -13,24 +13,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Component is one part that must be healthy for the daemon to be healthy.
+// Component is one part of the daemon whose state counts for the daemon's health.
 type Component uint8
 
-// The components. A component that was never set does not count.
+// The components. A component does not count before Set is called for it.
 const (
-	// StoreLink is healthy while the key-value store has connections, with KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION.
+	// StoreLink is healthy while there are connections to the key-value store. It counts only with
+	// KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION.
 	StoreLink Component = iota
-	// Rules is healthy while there is at least one domain, with HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED.
+	// Rules is healthy while rules of at least one domain are loaded. It counts only with
+	// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED.
 	Rules
-	// Running is healthy from the time when the listeners are open until a stop is requested.
+	// Running is healthy from the opening of the listeners until the daemon is requested to stop.
 	Running
 	components
 )
 
-// Health is the daemon's state as balancers see it, over both gRPC and HTTP.
+// Health is the daemon's health, which load balancers read over gRPC and over HTTP.
 type Health struct {
 	grpc *health.Server
-	// draining ends the streams of Health/Watch, which would otherwise hold up a graceful stop for ever.
+	// draining ends the streams of the method Health/Watch, for which a graceful stop would otherwise wait for ever.
 	draining context.Context
 	drain    context.CancelFunc
 
@@ -39,7 +41,7 @@ type Health struct {
 	well    [components]bool
 }
 
-// NewHealth returns a Health that is unhealthy, since Running is false.
+// NewHealth returns a Health that is unhealthy until Running is set.
 func NewHealth() *Health {
 	h := &Health{grpc: health.NewServer()}
 	h.draining, h.drain = context.WithCancel(context.Background())
@@ -47,7 +49,7 @@ func NewHealth() *Health {
 	return h
 }
 
-// Set enables a component and sets whether it is healthy.
+// Set makes a component count and sets whether it is healthy.
 func (h *Health) Set(c Component, well bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +63,7 @@ func (h *Health) Set(c Component, well bool) {
 	}
 }
 
-// Watch calls f for a component four times a second, for as long as the daemon runs.
+// Watch sets a component to the result of f four times a second, until the daemon ends.
 func (h *Health) Watch(c Component, f func() bool) {
 	last := f()
 	h.Set(c, last)
@@ -82,7 +84,7 @@ func (h *Health) Watch(c Component, f func() bool) {
 	}()
 }
 
-// Healthy reports whether every enabled component is healthy.
+// Healthy reports whether all components that count are healthy.
 func (h *Health) Healthy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,11 +100,11 @@ func (h *Health) healthy() bool {
 	return true
 }
 
-// EndStreams ends the health and reflection streams that clients keep open, and refuses new ones.
+// EndStreams ends the health and reflection streams that clients keep open, and makes new ones end at once.
 func (h *Health) EndStreams() { h.drain() }
 
-// endStreams ends every stream after EndStreams. The handler of a health stream ends by itself; any other handler waits
-// for its client until its stream has ended.
+// endStreams is an interceptor that ends every stream after EndStreams. The handler of Health/Watch ends by itself. Any
+// other handler may wait for its client, so it runs in a goroutine, and ends when its stream has ended.
 func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	if info.FullMethod == healthpb.Health_Watch_FullMethodName {
@@ -118,7 +120,7 @@ func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServ
 	}
 }
 
-// service returns grpc.health.v1.Health.
+// service returns the implementation of the gRPC service grpc.health.v1.Health.
 func (h *Health) service() healthpb.HealthServer { return healthService{h.grpc, h.draining} }
 
 type healthService struct {
@@ -126,7 +128,7 @@ type healthService struct {
 	draining context.Context
 }
 
-// Watch implements healthpb.HealthServer. It returns when the daemon drains.
+// Watch implements healthpb.HealthServer. It also returns when EndStreams is called.
 func (s healthService) Watch(in *healthpb.HealthCheckRequest, ss healthpb.Health_WatchServer) error {
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
@@ -141,7 +143,8 @@ type endable struct {
 
 func (e endable) Context() context.Context { return e.ctx }
 
-// ServeHTTP answers /healthcheck: 200 and OK, or 500 and an empty body, for any method.
+// ServeHTTP answers requests for /healthcheck, whatever their method: with 200 and the body OK, or with 500 and an
+// empty body.
 func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if !h.Healthy() {
 		w.WriteHeader(http.StatusInternalServerError)

@@ -1,6 +1,7 @@
-// Package server has the daemon's listeners: gRPC, HTTP /json, the debug port, health and drain.
+// Package server has the handlers and servers behind the daemon's listeners: gRPC, HTTP with /json and /healthcheck,
+// and the debug port.
 //
-// It converts wire messages to service.Call and back. It does not know how counting works.
+// It converts wire messages to service.Call and back. It does not know how requests are counted.
 package server
 
 import (
@@ -25,8 +26,8 @@ import (
 	"gatehouse/shared/httpx"
 )
 
-// HTTPSettings are the settings of the HTTP listener. The bounds of reading and idling apply to the other HTTP
-// listeners too.
+// HTTPSettings are the environment variables of the HTTP listener. The bounds on reading and idling also apply to the
+// other HTTP listeners.
 type HTTPSettings struct {
 	// Longest body of /json, in bytes; beyond it 413.
 	BodyBytes int64 `env:"HTTP_MAX_BODY_BYTES" envDefault:"1048576" min:"1"`
@@ -35,14 +36,14 @@ type HTTPSettings struct {
 	// Time a client has to send a whole HTTP request.
 	ReadTimeout time.Duration `env:"HTTP_READ_TIMEOUT" envDefault:"15s" min:"1ms"`
 	// Time a decision over HTTP may take: HTTP callers bring no deadline. The store's failure mode answers then.
-	Timeout time.Duration `env:"HTTP_REQUEST_TIMEOUT" envDefault:"10s" min:"1ms"` // 0: left to the store
+	Timeout time.Duration `env:"HTTP_REQUEST_TIMEOUT" envDefault:"10s" min:"1ms"` // not 0: no bound but the store's
 	// Time from the end of an HTTP request's header to the end of its answer. Longer than HTTP_REQUEST_TIMEOUT.
 	WriteTimeout time.Duration `env:"HTTP_WRITE_TIMEOUT" envDefault:"30s" min:"1ms"`
 	// How long a kept-alive HTTP connection may rest between requests.
 	IdleTimeout time.Duration `env:"HTTP_IDLE_TIMEOUT" envDefault:"2m" min:"1ms"`
 }
 
-// Timeouts returns the bounds of a listener's connections. write is the bound of its answers; 0 means none.
+// Timeouts returns the bounds on a listener's connections. write is the bound on writing an answer; 0 means none.
 func (s HTTPSettings) Timeouts(write time.Duration) httpx.Timeouts {
 	return httpx.Timeouts{Header: s.HeaderTimeout, Read: s.ReadTimeout, Write: write, Idle: s.IdleTimeout}
 }
@@ -54,11 +55,11 @@ type HTTPOptions struct {
 	Health  *Health
 	Stats   *stats.Registry
 	Log     *slog.Logger
-	// Tracing records each decision; nil is off.
+	// Tracing records a span for each decision; nil means no tracing.
 	Tracing *Tracing
 }
 
-// NewHTTP returns the handler of the HTTP listener: /json and /healthcheck, otherwise 404.
+// NewHTTP returns the handler of the HTTP listener. It serves /json and /healthcheck, and answers other paths with 404.
 func NewHTTP(o HTTPOptions) http.Handler {
 	j := &jsonHandler{
 		HTTPOptions: o,
@@ -88,7 +89,7 @@ type jsonHandler struct {
 	took     *stats.Timer
 }
 
-// ServeHTTP answers POST /json: 200 within the limits, 429 over them.
+// ServeHTTP answers POST /json: with 200 if the request is within its limits, 429 if it is over one.
 func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	h.requests.Inc()
@@ -146,8 +147,8 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(out)
 }
 
-// badBody returns why a body is no request. The library's texts begin with a space that varies from build to build, and
-// say little about an empty body.
+// badBody returns the reason why a body is not a valid request. The errors of protojson say little about an empty body,
+// and begin with a space that varies from build to build.
 func badBody(body []byte, err error) string {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return `the body is empty; want {"domain": "…", "descriptors": [{"entries": [{"key": "…", "value": "…"}]}]}`
@@ -161,7 +162,7 @@ func writeRefusal(w http.ResponseWriter, err error) {
 	case !ok:
 		writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
 	case refusal == service.ErrNoRules:
-		// 400 as in the replaced service: the caller cannot repair anything, but clients rely on the code
+		// 400 as in envoyproxy/ratelimit, although the client cannot correct anything: clients rely on it
 		writeError(w, http.StatusBadRequest, "UNAVAILABLE", refusal.Msg)
 	case refusal.Kind == service.Invalid:
 		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", refusal.Msg)
@@ -172,20 +173,21 @@ func writeRefusal(w http.ResponseWriter, err error) {
 	}
 }
 
-// writeError answers with a reason: {"code":"INVALID_ARGUMENT","message":"…"}, with gRPC's names of codes.
+// writeError answers with an error as JSON: {"code":"INVALID_ARGUMENT","message":"…"}. The codes have gRPC's names.
 func writeError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // nosniff keeps browsers from reading it as a page
+	e.SetEscapeHTML(false) // nosniff keeps browsers from reading the answer as HTML
 	e.Encode(struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}{code, message})
 }
 
-// recovered answers a panic with 500 and counts it; the connection stays open.
+// recovered returns h with the answer 500 to a request whose handler panics. It counts and logs the panic, and keeps
+// the connection open.
 func recovered(h http.Handler, log *slog.Logger, panics *stats.Counter) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/modeltest"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/sfvtest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 )
 
@@ -266,21 +267,17 @@ func TestLimits_stopConcurrently(t *testing.T) {
 			r := modelRig(t, store.Store, clock, true, rules)
 			var mu sync.Mutex
 			passed := uint64(0)
-			var callers sync.WaitGroup
-			for i := range 50 {
-				callers.Go(func() {
-					for range 3 {
-						in := req("d", "(k,v)")
-						in.HitsAddend = uint32(1 + i%3)
-						if r.ask(t, in).OverallCode == pb.RateLimitResponse_OK {
-							mu.Lock()
-							passed += uint64(in.HitsAddend)
-							mu.Unlock()
-						}
+			await.Together(50, func(i int) {
+				for range 3 {
+					in := req("d", "(k,v)")
+					in.HitsAddend = uint32(1 + i%3)
+					if r.ask(t, in).OverallCode == pb.RateLimitResponse_OK {
+						mu.Lock()
+						passed += uint64(in.HitsAddend)
+						mu.Unlock()
 					}
-				})
-			}
-			callers.Wait()
+				}
+			})
 			if passed < 58 || passed > 60 {
 				t.Errorf("%d hits passed, want nearly 60", passed)
 			}

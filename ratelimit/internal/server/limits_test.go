@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/service"
+	"gatehouse/shared/must"
 )
 
 // minuteStart is the beginning of the minute that the examples of testdata/limits.txt count from.
@@ -50,9 +51,7 @@ var columns = regexp.MustCompile(`\s{2,}`)
 func readLimitExamples(t testing.TB) []*limitExample {
 	t.Helper()
 	text, err := os.ReadFile("testdata/limits.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, body, _ := strings.Cut(string(text), "\n\n")
 	skipped := strings.Count(string(text), "\n") - strings.Count(body, "\n")
 	var all []*limitExample
@@ -113,9 +112,7 @@ func instant(t testing.TB, text string) int64 {
 		base, unix = float64(minuteStart+60*n), s
 	}
 	s, err := strconv.ParseFloat(unix, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return int64(base)*1_000_000 + int64(math.Round(s*1_000_000))
 }
 
@@ -252,9 +249,7 @@ func readState(t testing.TB, h *counter.Hit, text string) (s counter.State) {
 func (s *timedStore) holds(t testing.TB, h *counter.Hit, state counter.State, text string, at int64,
 	held map[string]string) string {
 	t.Helper()
-	if err := s.Peek(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Peek(t.Context(), h))
 	if h.Algorithm == counter.FixedWindow {
 		return strconv.FormatInt(h.After, 10)
 	}

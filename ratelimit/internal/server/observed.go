@@ -13,7 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// recent shows the last refused and the last unmatched descriptors.
+// recent serves the page that lists the last descriptors that were refused and the last that no rule matched.
 func (d *debugPort) recent(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if err := known(q, "domain", "format"); err != nil {
@@ -58,7 +58,7 @@ func writeRecent(b *bytes.Buffer, title string, l observe.RecentList) {
 	}
 }
 
-// top shows the keys with most hits in the last whole minute.
+// top serves the page that lists the keys with most hits in the last whole minute.
 func (d *debugPort) top(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if err := known(q, "domain", "format"); err != nil {
@@ -86,7 +86,8 @@ func (d *debugPort) top(w http.ResponseWriter, r *http.Request) {
 	}{from, keys})
 }
 
-// VisibleEntries returns the entries of a descriptor in the form of -descriptors, each text as Visible returns it.
+// VisibleEntries returns the entries of a descriptor as key=value pairs, as ParseDescriptor reads them, with each text
+// as Visible returns it.
 func VisibleEntries(entries []rls.Entry) string {
 	if len(entries) == 0 {
 		return "(no entries)"
@@ -98,8 +99,8 @@ func VisibleEntries(entries []rls.Entry) string {
 	return strings.Join(parts, ",")
 }
 
-// Visible returns a text of a request, quoted where its end would be unclear or it has control characters for a
-// terminal.
+// Visible returns a text of a request for a terminal. It quotes the text if its end would otherwise be unclear, or if
+// it has characters that are not printable.
 func Visible(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return strings.ContainsRune(` ,="\`, r) || !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)

@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/service"
+	"gatehouse/shared/must"
 )
 
 // Envoy pings idle connections every few seconds and must stay connected; a client that pings too often is
@@ -20,9 +21,7 @@ func TestPings(t *testing.T) {
 	f := func(minPing, every time.Duration, wantGoAway bool) {
 		t.Helper()
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		g := NewGRPC(GRPCOptions{Service: r.service, Health: NewHealth(), Stats: r.stats, Log: discard,
 			GRPCSettings: GRPCSettings{MinPing: minPing}})
 		go g.Serve(l)
@@ -42,18 +41,14 @@ func TestPings(t *testing.T) {
 func pinged(t *testing.T, addr string, every time.Duration) (goAway bool) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
 		t.Fatal(err)
 	}
 	framer := http2.NewFramer(conn, conn)
-	if err := framer.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, framer.WriteSettings())
 	const pings = 10
 	ping := func() { framer.WritePing(false, [8]byte{}) } // an error shows in what comes back
 	ping()

@@ -15,8 +15,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// fromProto and toProto convert /json's messages, which the library decodes and encodes, to and from the plain structs
-// that the service uses.
+// fromProto and toProto convert between the messages of /json, which protojson decodes and encodes, and the plain
+// structs of package rls, which the service uses.
 
 func fromProto(r *rls.Request, in *pb.RateLimitRequest) {
 	r.Domain, r.HitsAddend = in.GetDomain(), in.GetHitsAddend()
@@ -57,8 +57,8 @@ func toProto(r *rls.Response) *pb.RateLimitResponse {
 
 func byteCount(n int64) string { return strconv.FormatInt(n, 10) + " bytes" }
 
-// ParseDescriptorJSON parses a descriptor in the form of /json, for texts that contain a comma or an equals sign:
-// {"entries": [{"key": "…", "value": "…"}]}.
+// ParseDescriptorJSON parses a descriptor in the form that it has in /json: {"entries": [{"key": "…", "value": "…"}]}.
+// Unlike the form of ParseDescriptor, it allows commas and equals signs in texts.
 func ParseDescriptorJSON(text string) (rls.Descriptor, error) {
 	var in ratelimitpb.RateLimitDescriptor
 	if err := protojson.Unmarshal([]byte(text), &in); err != nil {
@@ -70,7 +70,7 @@ func ParseDescriptorJSON(text string) (rls.Descriptor, error) {
 	return r.Descriptors[0], nil
 }
 
-// ParseRequestJSON parses a request in the form of /json.
+// ParseRequestJSON parses a request in the form that it has in /json.
 func ParseRequestJSON(text []byte) (r rls.Request, err error) {
 	var in pb.RateLimitRequest
 	if err := protojson.Unmarshal(text, &in); err != nil {
@@ -80,7 +80,7 @@ func ParseRequestJSON(text []byte) (r rls.Request, err error) {
 	return r, nil
 }
 
-// ParseLimit parses a limit that a request brings along: 10/minute.
+// ParseLimit parses the text form, such as 10/minute, of a limit that a request brings.
 func ParseLimit(text string) (rls.Override, error) {
 	number, name, ok := strings.Cut(text, "/")
 	n, err := strconv.ParseUint(number, 10, 32)

@@ -30,6 +30,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/service"
+	"gatehouse/shared/must"
 )
 
 // faulty is the in-process store until do is set.
@@ -70,19 +71,13 @@ func (r *rig) post(t testing.TB, method, path, body string) (*http.Response, str
 func (r *rig) postWith(t testing.TB, method, path, body string, header http.Header) (*http.Response, string) {
 	t.Helper()
 	in, err := http.NewRequestWithContext(t.Context(), method, r.http.URL+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	in.Header = header
 	resp, err := r.http.Client().Do(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	out, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return resp, string(out)
 }
 
@@ -379,9 +374,7 @@ func TestHealth_watchEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	watch, err := healthpb.NewHealthClient(r.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got, err := watch.Recv(); err != nil || got.Status != healthpb.HealthCheckResponse_SERVING {
 		t.Fatal(got, err)
 	}
@@ -402,13 +395,9 @@ func TestReflection_ends(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	stream, err := reflectionpb.NewServerReflectionClient(r.conn).ServerReflectionInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	list := &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
-	if err := stream.Send(list); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, stream.Send(list))
 	if got, err := stream.Recv(); err != nil || len(got.GetListServicesResponse().GetService()) == 0 {
 		t.Fatal(got, err)
 	}
@@ -422,15 +411,11 @@ func TestReflection(t *testing.T) {
 	t.Parallel()
 	r := newRigOn(t, false, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
 	stream, err := reflectionpb.NewServerReflectionClient(r.conn).ServerReflectionInfo(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(
+	must.Succeed(t, err)
+	must.Succeed(t, stream.Send(
 		&reflectionpb.ServerReflectionRequest{
 			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
-				FileContainingSymbol: serviceName}}); err != nil {
-		t.Fatal(err)
-	}
+				FileContainingSymbol: serviceName}}))
 	got, err := stream.Recv()
 	if err != nil || len(got.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
 		t.Errorf("%v %v, want the service's file", got, err)
@@ -463,10 +448,8 @@ func TestDebug(t *testing.T) {
 		t.Errorf("/rlconfig before the first rules: %q", body)
 	}
 	get("/explain?domain=d&descriptor=k=v", 503, "no rate limit configuration loaded")
-	if err := loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml",
-		Text: []byte("domain: d\ndescriptors: " + short(`[{key: k, @2/m}]`))}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml",
+		Text: []byte("domain: d\ndescriptors: " + short(`[{key: k, @2/m}]`))}}))
 	if err := loader.Load(context.Background(),
 		[]rulefile.File{{Name: "shop.yaml", Text: []byte("domian: d\n")}}); err == nil {
 		t.Fatal("a bad set was taken")
@@ -535,24 +518,18 @@ func TestUnixSocket(t *testing.T) {
 	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
 	path := t.TempDir() + "/gate.sock"
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	g := NewGRPC(GRPCOptions{Service: r.service, Health: NewHealth(), Stats: r.stats, Log: discard})
 	go g.Serve(l)
 	defer g.Stop()
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	if _, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), req("d", "(k,v)")); err != nil {
 		t.Error(err)
 	}
 	_, err = reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 // FuzzJSON holds that no body makes the handler fail in any way but 200, 400 or 429.

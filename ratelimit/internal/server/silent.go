@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Listener wraps a listener for grpc.Server.Serve. Closing it ends the connections that have not begun HTTP/2 yet.
-// grpc-go waits for these before it sends any GOAWAY, in Stop too, so a silent client would delay a stop for as long as
-// greeting.
+// Listener wraps a listener for grpc.Server.Serve. Closing it also closes the connections on which the client has not
+// begun HTTP/2 yet. grpc-go's Stop and GracefulStop wait for these before they send any GOAWAY, so a silent client
+// would delay a stop by up to the time greeting.
 func Listener(l net.Listener) net.Listener {
 	return &listener{Listener: l, silent: map[*silentConn]struct{}{}}
 }
 
-// greeting is how long a client may take for the beginning of HTTP/2.
+// greeting is the time that a client has to send the beginning of HTTP/2.
 const greeting = 10 * time.Second
 
 type listener struct {
@@ -33,7 +33,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		conn.Close() // the next read reports it
+		conn.Close() // the next read reports that the connection is closed
 		return c, nil
 	}
 	l.silent[c] = struct{}{}
@@ -59,8 +59,8 @@ func (l *listener) spoke(c *silentConn) {
 	delete(l.silent, c)
 }
 
-// silentConn is on its listener's list until grpc-go has received the beginning of HTTP/2, after which it removes the
-// deadline, or has given up.
+// silentConn is a connection that stays on its listener's list until grpc-go has received the beginning of HTTP/2, when
+// grpc-go removes the deadline, or until grpc-go closes the connection.
 type silentConn struct {
 	net.Conn
 	l *listener

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// tapPatience is how long a reader of /tap may read nothing.
+	// tapPatience is how long a client of /tap may take to read before its connection is closed.
 	tapPatience = 5 * time.Second
-	// tapReport is how often dropped events are reported.
+	// tapReport is how often the number of dropped events is reported to the client.
 	tapReport = time.Second
 )
 
-// tap streams decisions as lines of JSON.
+// tap serves the page /tap, which streams decisions to the client as lines of JSON.
 func (d *debugPort) tap(w http.ResponseWriter, r *http.Request) {
 	filter, lasts, err := tapQuery(r.URL.Query())
 	if err != nil {
@@ -42,29 +42,29 @@ func (d *debugPort) tap(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer listener.Close()
-	w.Header().Set("Connection", "close") // its deadlines must not apply to another request
+	w.Header().Set("Connection", "close") // the connection's deadlines must not apply to another request
 	s := stream{w, http.NewResponseController(w)}
-	s.control.SetReadDeadline(time.Time{}) // HTTP_READ_TIMEOUT would end it
+	s.control.SetReadDeadline(time.Time{}) // otherwise HTTP_READ_TIMEOUT would end the tap
 	s.send(listener, r, lasts)
 }
 
-// stream is the answer of one tap.
+// stream is the answer to one request for /tap.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 }
 
-// send delivers events until the time is up, the reader has left, or the daemon stops.
+// send writes events until lasts is over, the client has disconnected, or the daemon stops.
 func (s stream) send(l *observe.Listener, r *http.Request, lasts time.Duration) {
 	end, report := time.NewTimer(lasts), time.NewTicker(tapReport)
 	defer end.Stop()
 	defer report.Stop()
-	if s.flush() != nil { // the header at once
+	if s.flush() != nil { // sends the response header at once
 		return
 	}
 loop:
 	for {
-		select { // the end first: there may always be another line
+		select { // look at the ends first: with many events, there is always another line
 		case <-end.C:
 			break loop
 		case <-l.Ended():
@@ -91,7 +91,8 @@ loop:
 	s.rest(l)
 }
 
-// lines writes a line and, for a moment, the lines that wait after it: a slow reader always has some.
+// lines writes a line and the lines that are queued behind it, for up to tapReport: for a slow reader, some are always
+// queued.
 func (s stream) lines(l *observe.Listener, line []byte) error {
 	for begun := time.Now(); ; {
 		now := time.Now()
@@ -112,7 +113,7 @@ func (s stream) lines(l *observe.Listener, line []byte) error {
 	}
 }
 
-// rest writes the lines that wait when the tap ends: those present now, as far as a slow reader takes them in time.
+// rest writes the lines that are still queued when the tap ends, as many as the client reads within tapPatience.
 func (s stream) rest(l *observe.Listener) {
 	s.control.SetWriteDeadline(time.Now().Add(tapPatience))
 	for range len(l.Lines()) {
@@ -140,7 +141,7 @@ func (s stream) flush() error {
 	return s.control.Flush()
 }
 
-// tapQuery reads the parameters of /tap.
+// tapQuery parses the parameters of the page /tap.
 func tapQuery(q url.Values) (f observe.Filter, lasts time.Duration, err error) {
 	if err := known(q, "domain", "key", "code", "unmatched", "rate", "sample", "seconds"); err != nil {
 		return f, 0, err
@@ -172,7 +173,8 @@ func tapQuery(q url.Values) (f observe.Filter, lasts time.Duration, err error) {
 	return f, time.Duration(seconds) * time.Second, err
 }
 
-// number parses a whole number of at least 1.
+// number parses a parameter whose value is an integer from 1 to most. otherwise is the result if the parameter is
+// missing.
 func number(q url.Values, name string, otherwise, most int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -185,7 +187,8 @@ func number(q url.Values, name string, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// known refuses unknown and repeated parameters: a filter with a misspelled name would filter nothing.
+// known returns an error for unknown and for repeated parameters: with a filter's name misspelled, for example, nothing
+// would be filtered.
 func known(q url.Values, names ...string) error {
 	for name, values := range q {
 		if !slices.Contains(names, name) {

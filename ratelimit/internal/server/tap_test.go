@@ -20,6 +20,7 @@ import (
 	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const tapRules = `[{key: k, @2/m}, {key: path, @1000/m}, {key: free, value: lunch},
@@ -33,10 +34,8 @@ func newDebugRig(t testing.TB, d DebugOptions, o ...service.Options) *rig {
 	r := newRig(t, append(o, service.Options{})[0], limits.Options{})
 	loader := service.NewLoader(r.service, limits.Options{Settings: limits.Settings{NearRatio: 0.8}}, discard,
 		func(int) {})
-	if err := loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml",
-		Text: []byte("domain: d\ndescriptors: " + short(tapRules))}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml",
+		Text: []byte("domain: d\ndescriptors: " + short(tapRules))}}))
 	r.http.Close()
 	d.Service, d.Loader, d.Stats = r.service, loader, r.stats
 	if d.Log == nil {
@@ -54,9 +53,7 @@ func newDebugRig(t testing.TB, d DebugOptions, o ...service.Options) *rig {
 func (r *rig) tap(t testing.TB, query string) (*http.Response, *bufio.Scanner) {
 	t.Helper()
 	resp, err := http.Get(r.http.URL + "/tap?" + query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { resp.Body.Close() })
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/x-ndjson" {
 		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
@@ -210,9 +207,7 @@ func TestTap_stalled(t *testing.T) {
 	}()
 
 	conn, err := net.Dial("tcp", r.http.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 	io.WriteString(conn, "GET /tap?rate=10000&seconds=3600 HTTP/1.1\r\nHost: localhost\r\n\r\n")

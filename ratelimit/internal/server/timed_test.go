@@ -13,6 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -80,9 +81,7 @@ var memcachedBackend = timedBackend{"memcached", func(t testing.TB, c *testClock
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	store, err := memcached.New(t.Context(), memcached.Options{Settings: memcached.Settings{
 		Nodes: []string{server.Addr()}, Timeout: 20 * time.Second}, Stall: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(store.Close)
 	return timedStore{Store: store, clock: c, fixedOnly: true, begin: time.Now().Add(24 * time.Hour).UnixMicro()}
 }}
@@ -106,9 +105,7 @@ func openTimed(t testing.TB, c *testClock, open func(testing.TB, *testClock) cou
 	for _, n := range nodes {
 		n.DisableCache, n.ForceSingleClient = true, true
 		client, err := rueidis.NewClient(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(client.Close)
 		s.nodes = append(s.nodes, client)
 	}
@@ -124,9 +121,7 @@ func (s *timedStore) empty(t testing.TB) {
 		s.Store = memory.New(memory.Options{Clock: s.clock.now})
 	}
 	for _, node := range s.nodes {
-		if err := node.Do(t.Context(), node.B().Flushdb().Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, node.Do(t.Context(), node.B().Flushdb().Build()).Error())
 	}
 }
 
@@ -134,9 +129,7 @@ func (s *timedStore) empty(t testing.TB) {
 func (s *timedStore) forgetScripts(t testing.TB) {
 	t.Helper()
 	for _, node := range s.nodes {
-		if err := node.Do(t.Context(), node.B().ScriptFlush().Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, node.Do(t.Context(), node.B().ScriptFlush().Build()).Error())
 	}
 }
 
@@ -146,17 +139,11 @@ func (s *timedStore) keep(t testing.TB) (keys map[string]string) {
 	keys = map[string]string{}
 	for _, node := range s.nodes {
 		names, err := node.Do(t.Context(), node.B().Keys().Pattern("*").Build()).AsStrSlice()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, key := range names {
-			if err := node.Do(t.Context(), node.B().Persist().Key(key).Build()).Error(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, node.Do(t.Context(), node.B().Persist().Key(key).Build()).Error())
 			value, err := node.Do(t.Context(), node.B().Get().Key(key).Build()).ToString()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			keys[key] = value
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // slowStore takes 30 ms of a clock of the test's.
@@ -49,9 +50,7 @@ func TestResponseTimes(t *testing.T) {
 		rules, _, err := rulefile.Load(t.Context(), []rulefile.File{{Name: "d.yaml",
 			Text: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]")}},
 			limits.Options{Stats: registry})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		s := service.New(service.Options{
 			Store: &slowStore{memory.New(memory.Options{}), &now, storeErr}, Stats: registry,
 			Caps: service.Caps{Descriptors: 9, Entries: 9, TextBytes: 99}, Clock: func() time.Time { return now },
@@ -62,9 +61,7 @@ func TestResponseTimes(t *testing.T) {
 			requests: registry.Counter("requests"), took: registry.Timer("call"),
 		}
 		wire, err := proto.Marshal(req("d", descriptors))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		decode := func(x any) error {
 			now = now.Add(5 * time.Millisecond) // a message that takes long to read
 			return newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(wire)}, x)

@@ -22,12 +22,12 @@ import (
 	"gatehouse/ratelimit/internal/h2grpc"
 )
 
-// Tracing has the listeners record a span for each request. Without it other handlers are registered, so that disabled
-// tracing costs no request anything.
+// Tracing makes the listeners record a span for each request. Without tracing (nil), handlers without any tracing code
+// are registered, so that requests pay nothing for it.
 type Tracing struct {
 	Tracer     trace.Tracer
 	Propagator propagation.TextMapPropagator
-	// Answers puts the text of /json's answers into spans (TRACING_REQUEST_TEXT).
+	// Answers makes spans contain the text of /json's answers (TRACING_REQUEST_TEXT).
 	Answers bool
 }
 
@@ -41,7 +41,7 @@ func (t *Tracing) startGRPC(ctx context.Context, fullMethod string) (context.Con
 	return t.startCall(ctx, metadataCarrier(md), fullMethod, from)
 }
 
-// startCall begins the span of a call, as a child of the span that the caller names in its metadata.
+// startCall begins the span of a gRPC call, as a child of the span that the client names in the call's metadata.
 func (t *Tracing) startCall(ctx context.Context, md propagation.TextMapCarrier, fullMethod string,
 	from net.Addr) (context.Context, trace.Span) {
 	name := strings.TrimPrefix(fullMethod, "/")
@@ -57,13 +57,14 @@ func (t *Tracing) startCall(ctx context.Context, md propagation.TextMapCarrier, 
 	return ctx, span
 }
 
-// endGRPC ends the span of a call that grpc-go serves.
+// endGRPC ends the span of a call that grpc-go serves, with err as its status.
 func endGRPC(span trace.Span, err error) {
 	s := status.Convert(err)
 	endCall(span, s.Code(), s.Message())
 }
 
-// endCall ends the span of a call with its status. A client's errors are not errors of this server.
+// endCall ends the span of a gRPC call with the call's status. An error of the client's does not mark the span as
+// failed.
 func endCall(span trace.Span, code grpccodes.Code, message string) {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(code)))
@@ -76,7 +77,7 @@ func endCall(span trace.Span, code grpccodes.Code, message string) {
 	span.End()
 }
 
-// native returns t for the native front; nil if t is nil.
+// native returns t in the form that package h2grpc takes; nil if t is nil.
 func (t *Tracing) native() *h2grpc.Tracing {
 	if t == nil {
 		return nil
@@ -84,7 +85,7 @@ func (t *Tracing) native() *h2grpc.Tracing {
 	return &h2grpc.Tracing{Start: t.startCall, End: endCall}
 }
 
-// handler is shouldRateLimit within a span.
+// handler is shouldRateLimit with a span for each call.
 func (t *Tracing) handler(srv any, ctx context.Context, decode func(any) error,
 	i grpc.UnaryServerInterceptor) (answer any, err error) {
 	ctx, span := t.startGRPC(ctx, "/"+serviceName+"/ShouldRateLimit")
@@ -92,7 +93,7 @@ func (t *Tracing) handler(srv any, ctx context.Context, decode func(any) error,
 	return shouldRateLimit(srv, ctx, decode, i)
 }
 
-// unary is the interceptor for the other services (health checks).
+// unary is the interceptor that records a span for each call of the other services, such as health checks.
 func (t *Tracing) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	next grpc.UnaryHandler) (answer any, err error) {
 	ctx, span := t.startGRPC(ctx, info.FullMethod)
@@ -100,7 +101,7 @@ func (t *Tracing) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	return next(ctx, req)
 }
 
-// stream records how long a health watch or a reflection stream lasted.
+// stream is the interceptor that records a span for each stream, which is a health watch or a reflection stream.
 func (t *Tracing) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo,
 	next grpc.StreamHandler) (err error) {
 	ctx, span := t.startGRPC(s.Context(), info.FullMethod)
@@ -116,7 +117,7 @@ type tracedStream struct {
 // Context implements grpc.ServerStream.
 func (s tracedStream) Context() context.Context { return s.ctx }
 
-// http records a span for each request of h, which is mounted at route.
+// http returns h with a span recorded for each request. route is the path at which h is mounted.
 func (t *Tracing) http(route string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := t.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
@@ -139,7 +140,7 @@ func (t *Tracing) http(route string, h http.Handler) http.Handler {
 	})
 }
 
-// statusWriter remembers the status of a response.
+// statusWriter is a ResponseWriter that remembers the status of the response.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
@@ -151,19 +152,19 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap lets http.ResponseController find the wrapped ResponseWriter.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func peerAttributes(address string) []attribute.KeyValue {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil { // a unix socket
+	if err != nil { // the address of a unix socket has no port
 		return []attribute.KeyValue{attribute.String("network.peer.address", address)}
 	}
 	n, _ := strconv.Atoi(port)
 	return []attribute.KeyValue{attribute.String("network.peer.address", host), attribute.Int("network.peer.port", n)}
 }
 
-// metadataCarrier lets a propagator read a call's metadata. grpc-go keeps names in lower case.
+// metadataCarrier lets a propagator read the metadata of a call. grpc-go has the names in lower case.
 type metadataCarrier metadata.MD
 
 // Get implements propagation.TextMapCarrier.

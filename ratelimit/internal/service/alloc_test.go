@@ -16,6 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/shared/must"
 )
 
 // manyRules is n rules of two levels, one of them for (tenant,t<n/2>)(path,*).
@@ -35,9 +36,7 @@ func wire(t testing.TB, entries ...string) []byte {
 		d.Entries = append(d.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: entries[i], Value: entries[i+1]})
 	}
 	b, err := proto.Marshal(&pb.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitpb.RateLimitDescriptor{d, d}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return b
 }
 
@@ -74,12 +73,8 @@ func testAllocations(t *testing.T, o Options, filters ...observe.Filter) {
 		"runtime value": wire(t, "detailed", "ann"),
 	} {
 		n := testing.AllocsPerRun(1000, func() {
-			if err := c.Request.Unmarshal(b); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Decide(t.Context(), &c, r.Now()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.Request.Unmarshal(b))
+			must.Succeed(t, r.Decide(t.Context(), &c, r.Now()))
 			var err error
 			if out, err = c.Response.Append(out[:0]); err != nil || len(out) == 0 {
 				t.Fatal(err)
@@ -109,9 +104,7 @@ func TestLimits_Allocations(t *testing.T) {
 		for _, key := range []string{"sliding", "bucket", "over", "zero", "list", "net", "calendar"} {
 			b := wire(t, key, "10.1.2.3")
 			ask := func() {
-				if err := c.Request.Unmarshal(b); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, c.Request.Unmarshal(b))
 				if err := r.Decide(t.Context(), &c, r.Now()); err != nil || !c.Response.Statuses[0].HasLimit {
 					t.Fatal(err, c.Response)
 				}
@@ -131,9 +124,7 @@ func BenchmarkMatchKeyDecide(b *testing.B) {
 			r := newRig(b, manyRules(n), Options{})
 			r.SetStore(answers{})
 			var c Call
-			if err := c.Request.Unmarshal(wire(b, "tenant", fmt.Sprint("t", n/4), "path", "/x")); err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, c.Request.Unmarshal(wire(b, "tenant", fmt.Sprint("t", n/4), "path", "/x")))
 			c.Request.Descriptors = c.Request.Descriptors[:1]
 			rules := r.Rules()
 			b.ReportAllocs()
@@ -168,12 +159,8 @@ func BenchmarkShow(b *testing.B) {
 				}
 			}
 			var c Call
-			if err := c.Request.Unmarshal(wire(b, "tenant", "t250", "path", "/x")); err != nil {
-				b.Fatal(err)
-			}
-			if err := r.Decide(b.Context(), &c, r.Now()); err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, c.Request.Unmarshal(wire(b, "tenant", "t250", "path", "/x")))
+			must.Succeed(b, r.Decide(b.Context(), &c, r.Now()))
 			b.ReportAllocs()
 			for b.Loop() {
 				if r.watched() {
@@ -193,9 +180,7 @@ func BenchmarkDecide(b *testing.B) {
 	out := make([]byte, 0, 1024)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := c.Request.Unmarshal(in); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, c.Request.Unmarshal(in))
 		if err := r.Decide(b.Context(), &c, r.Now()); err != nil || len(c.Response.Statuses) != 2 {
 			b.Fatal(err)
 		}

@@ -12,12 +12,13 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// HTTPHeaders returns the response's headers that /json sends as HTTP headers: Retry-After and the draft's headers, not
-// the three named by LIMIT_*_HEADER.
+// HTTPHeaders returns the headers of the response that /json sends as HTTP headers: Retry-After and the draft's
+// RateLimit and RateLimit-Policy. It excludes the three headers whose names are set by LIMIT_*_HEADER.
 func (c *Call) HTTPHeaders() []rls.Header { return c.Response.Headers[c.named:] }
 
-// describe adds a limit to the draft headers. st is its status; known is false where a failure mode made the status.
-// Limits in shadow mode refuse nothing and are left out.
+// describe adds the limit of step p to the members of the draft headers. st is the status that the limit gave the
+// descriptor; known is false if the store gave no answer and the configured failure mode made the status. Limits in
+// shadow mode refuse nothing and are left out.
 func (c *Call) describe(p *step, st *rls.Status, known bool) {
 	if p.rule.Shadow || len(c.members) == decide.MaxMembers {
 		return
@@ -30,7 +31,7 @@ func (c *Call) describe(p *step, st *rls.Status, known bool) {
 	c.members = append(c.members, m)
 }
 
-// addHeaders adds the headers that are configured.
+// addHeaders adds the headers that are configured to the response.
 func (s *Service) addHeaders(c *Call) {
 	headers := c.Response.Headers
 	if s.o.Headers != nil {
@@ -48,8 +49,8 @@ func (s *Service) addHeaders(c *Call) {
 	c.Response.Headers = headers
 }
 
-// metadata builds dynamic_metadata: the request, and the merged metadata of the rules that let the request pass.
-// Metadata is copied before it is merged, since requests share the rules.
+// metadata builds dynamic_metadata: the request, and the merged metadata of the rules whose descriptors are not over
+// their limit. Rules are shared by all requests, so their metadata is copied before it is merged.
 func metadata(c *Call) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"domain":      structpb.NewStringValue(printable.Text(c.Request.Domain)),
@@ -95,8 +96,8 @@ func describe(descriptors []rls.Descriptor) []*structpb.Value {
 	return list
 }
 
-// mergeStruct adds src to dst. Where both have a key, two maps merge, and any other value keeps dst's. dst shares no
-// memory of src that a further merge would write to.
+// mergeStruct adds the fields of src to dst. For a key that both have, two maps are merged, and otherwise dst keeps its
+// value. dst shares maps with src only where no later merge writes to them.
 func mergeStruct(dst, src *structpb.Struct) {
 	for key, value := range src.GetFields() {
 		have, ok := dst.Fields[key]
@@ -106,7 +107,7 @@ func mergeStruct(dst, src *structpb.Struct) {
 			mergeStruct(fresh, value.GetStructValue())
 			dst.Fields[key] = structpb.NewStructValue(fresh)
 		case !ok:
-			dst.Fields[key] = value // only maps are ever written to
+			dst.Fields[key] = value // shared, not copied: a merge writes only to maps
 		case have.GetStructValue() != nil && value.GetStructValue() != nil:
 			mergeStruct(have.GetStructValue(), value.GetStructValue())
 		}

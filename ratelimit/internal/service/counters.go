@@ -11,20 +11,20 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// CounterReport is the counters of one descriptor, as /counters shows them.
+// CounterReport is the answer of the debug port's /counters: the counters of one descriptor.
 type CounterReport struct {
 	Domain string         `json:"domain"`
 	Limits []LimitCounter `json:"limits"`
-	// Deleted is how many counters with hits a reset has deleted; nil without a reset. Limits shows the counters as
-	// they stood before the reset.
+	// Deleted is how many counters a reset has deleted, not counting those without hits; nil if no reset was requested.
+	// Limits shows the counters as they were before the reset.
 	Deleted *int   `json:"deleted,omitempty"`
 	Note    string `json:"note,omitempty"`
 }
 
-// LimitCounter is one limit of a descriptor with its counter.
+// LimitCounter is one limit of a descriptor and the state of its counter.
 type LimitCounter struct {
-	// Rule is the dotted path of the entry, File the file that has the entry. Both are empty for a limit that the
-	// request brings along.
+	// Rule is the dotted path of the configuration entry that sets the limit, File the file that has the entry. Both
+	// are empty for a limit that the request itself sets.
 	Rule string `json:"rule,omitempty"`
 	File string `json:"file,omitempty"`
 	Key  string `json:"key"`
@@ -36,18 +36,20 @@ type LimitCounter struct {
 	Reset     int64  `json:"reset"`
 }
 
-// NoLimitError says why no counter decides a descriptor.
+// NoLimitError is the error for a descriptor that is not limited, so that it has no counter. Why is the reason.
 type NoLimitError struct{ Why string }
 
 func (e *NoLimitError) Error() string { return "no counter decides this descriptor: " + e.Why }
 
-// Counters returns the counters of a descriptor as they stand. The error is a *NoLimitError or a *Refusal.
+// Counters returns the present counters of a descriptor, without changing them. The error is a *NoLimitError or a
+// *Refusal.
 func (s *Service) Counters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, error) {
 	report, _, err := s.counters(ctx, domain, d)
 	return report, err
 }
 
-// ResetCounters deletes the counters of a descriptor. Even with an error the report says how many counters are deleted.
+// ResetCounters deletes the counters of a descriptor. If it fails halfway, the report says how many counters it has
+// deleted.
 func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, error) {
 	report, readings, err := s.counters(ctx, domain, d)
 	if err != nil {
@@ -104,7 +106,7 @@ func (s *Service) counters(ctx context.Context, domain string, d *rls.Descriptor
 	return report, readings, nil
 }
 
-// counterRefusal is the refusal for an error of read or Reset.
+// counterRefusal turns an error of the store's Peek or Reset into the refusal that the caller gets.
 func counterRefusal(err error) error {
 	if isBadKey(err) {
 		return invalid(BadKey, "%s", err)
@@ -112,14 +114,15 @@ func counterRefusal(err error) error {
 	return storeRefusal(err)
 }
 
-// reading is one limit with its counter.
+// reading is one limit of a descriptor with its counter, as read from the store.
 type reading struct {
 	rule  *limits.Rule
 	hit   counter.Hit
-	reset int64 // in seconds, as in the answer to a request without hits
+	reset int64 // in seconds, as a request without hits would get it
 }
 
-// readings returns the counters of a rule and of the further limits of its list, not yet read.
+// readings returns a reading for each limit of a rule, which read has yet to fill in: for the rule first, which decides
+// the descriptor, and for the further limits of its list.
 func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain string, entries []rls.Entry) []reading {
 	now := s.clock().Unix()
 	all := make([]reading, 0, 1+len(first.Further))
@@ -140,20 +143,22 @@ func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain strin
 	return all
 }
 
-// withoutStore reports whether the limit has no counter: a limit of 0 that counts only admitted hits.
+// withoutStore reports whether the limit has no counter in the store. A sliding window or a token bucket counts only
+// hits that it admits, and with a limit of 0 it admits none.
 func (m *reading) withoutStore() bool {
 	return m.rule.PerUnit == 0 && m.rule.Algorithm != counter.FixedWindow
 }
 
-// holds reports whether the counter has hits: a store does not distinguish an empty counter from none.
+// holds reports whether the counter has hits. A store answers alike for an empty counter and for one that does not
+// exist.
 func (m *reading) holds() bool {
 	return m.hit.After != 0 || m.hit.State.Current != 0 || m.hit.State.Previous != 0
 }
 
-// errNoStore is the error of read before the daemon has reached the store.
+// errNoStore is the error of read while the daemon has not yet connected to the store.
 var errNoStore = fmt.Errorf("%w: it has not been reached yet", counter.ErrUnavailable)
 
-// read has the store fill in the hit.
+// read has the store fill in the counter's present state.
 func (s *Service) read(ctx context.Context, m *reading) error {
 	if m.withoutStore() {
 		return nil
@@ -172,14 +177,14 @@ func (s *Service) read(ctx context.Context, m *reading) error {
 	return nil
 }
 
-// look returns the outcome of a request without hits.
+// look returns the outcome that a request without hits would have, from which the limit can be judged as it stands.
 func (m *reading) look() decide.Outcome {
 	return decide.Outcome{Rule: m.rule, After: uint64(m.hit.After), Reset: m.reset}
 }
 
 func (m *reading) remaining() int64 { return max(0, int64(decide.Capacity(m.rule))-m.hit.After) }
 
-// tightest returns the index of the limit that decides at present.
+// tightest returns the index of the limit that decides the descriptor at present.
 func tightest(readings []reading) int {
 	chosen, at := decide.Verdict{}, 0
 	for i := range readings {

@@ -14,6 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/shared/must"
 )
 
 // algorithmRules has each algorithm, alone and in a list.
@@ -45,9 +46,7 @@ func TestCounters(t *testing.T) {
 	f := func(descriptor string, want ...LimitCounter) {
 		t.Helper()
 		got, err := r.Counters(t.Context(), "d", descriptorOf(t, descriptor))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if d := cmp.Diff(&CounterReport{Domain: "d", Limits: want}, got); d != "" {
 			t.Errorf("%s, want (-), got (+):\n%s", descriptor, d)
 		}
@@ -177,9 +176,7 @@ func TestResetCounters(t *testing.T) {
 			t.Errorf("%s: %+v %v", key, got, err)
 		}
 		after, err := r.Counters(t.Context(), "d", descriptorOf(t, descriptor))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, l := range after.Limits {
 			if l.Used != 0 {
 				t.Errorf("%s: after the reset %+v", key, l)
@@ -220,9 +217,7 @@ func TestExplain_counterNow(t *testing.T) {
 	f := func(descriptor string, want ...string) *Explanation {
 		t.Helper()
 		x, err := r.Explain(t.Context(), "d", descriptorOf(t, descriptor).Entries)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var got []string
 		for line := range strings.SplitSeq(x.Text(), "\n") {
 			if text, ok := strings.CutPrefix(line, "counter now: "); ok {
@@ -243,9 +238,7 @@ func TestExplain_counterNow(t *testing.T) {
 	}
 	asJSON := func(v any) string {
 		b, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return string(b)
 	}
 	at(20, "(sliding,v)", 10)

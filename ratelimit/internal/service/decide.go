@@ -13,36 +13,36 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Call is one request with its answer and everything in between, reused from call to call.
-// A zero Call is ready. It may be used for one request at a time.
+// Call is one request with its response and all memory that is needed to decide it, so that it can be reused for the
+// next request without allocating. The zero Call is ready for use. A Call serves one request at a time.
 type Call struct {
 	Request  rls.Request
 	Response rls.Response
-	// At is when the request arrived. Done is when the store had answered, or At where no store was called. Windows are
-	// chosen by At and resets counted from Done, since a store may take its time.
+	// At is when the request arrived. Done is when the store answered, or At if no store was called. A fixed window is
+	// chosen by At; resets count from Done, since the store may take some time.
 	At, Done time.Time
 
-	asked     time.Time      // when the store was called, or At
-	span      trace.Span     // of the decision; nil: none
-	set       *limits.Rules  // that decided the request, even if newer rules are in force since
-	domain    *limits.Domain // of the request; nil: unknown
-	rules     []*limits.Rule // per descriptor: the rule in force; for a list, its deciding limit; nil for none
-	plan      []step         // one step per limit, in the order of the descriptors and of their lists
-	overrides []limits.Rule  // backs rules of descriptors with a limit of their own
-	keys      []byte         // all counter keys, back to back
+	asked     time.Time      // when the store was called, or At if it was not
+	span      trace.Span     // the span of the decision; nil: not traced
+	set       *limits.Rules  // the rules that decided the request, even if newer rules have come into force since
+	domain    *limits.Domain // the request's domain; nil: no such domain
+	rules     []*limits.Rule // per descriptor: the rule in force; for a list of limits, the one that decides; nil: none
+	plan      []step         // one step per limit, in the order of the descriptors and of their lists of limits
+	overrides []limits.Rule  // the rules made of limits that descriptors bring (Descriptor.Limit)
+	keys      []byte         // all counter keys, one after another; each Hit.Key is a part
 	batch     counter.Request
-	held      bool          // set by the stop option: all hits of the batch only look
+	held      bool          // some hit is known to be over, so under the stop option the batch only reads counters
 	looks     []counter.Hit // memory for settleHeld
-	scratch   []byte        // memory for count and show
-	shown     [][]byte      // memory for show
+	scratch   []byte        // memory that count and show reuse
+	shown     [][]byte      // memory for the counter keys of show
 
-	unanswered []bool          // per descriptor: a failure mode made its answer; empty where the store has answered
-	members    []decide.Member // for the draft headers
-	named      int             // how many headers, the first of Response.Headers, have names of LIMIT_*_HEADER
+	unanswered []bool          // per descriptor: the failure mode has decided it; empty if the store has answered all
+	members    []decide.Member // the limits that the draft headers describe
+	named      int             // how many of Response.Headers, from the first on, have names set by LIMIT_*_HEADER
 }
 
-// Rule returns the rule that decided descriptor i of an answered request; for a list of limits, the deciding limit; nil
-// for none. It is valid until the call is used again.
+// Rule returns the rule that decided descriptor i of an answered request, or nil if none did. For a list of limits it
+// is the limit that decided. The rule is valid until the Call is used again.
 func (c *Call) Rule(i int) *limits.Rule {
 	if i >= len(c.rules) {
 		return nil
@@ -50,8 +50,8 @@ func (c *Call) Rule(i int) *limits.Rule {
 	return c.rules[i]
 }
 
-// Decide fills c.Response for c.Request, whose arrival time was read with Now. Its error is a *Refusal; then c.Response
-// is not valid.
+// Decide decides c.Request and fills in c.Response. arrived is when the request arrived, as read by s.Now. If Decide
+// fails, the error is a *Refusal, and c.Response is not valid.
 func (s *Service) Decide(ctx context.Context, c *Call, arrived time.Time) error {
 	asks, err := s.Begin(ctx, c, arrived)
 	if !asks {
@@ -60,8 +60,9 @@ func (s *Service) Decide(ctx context.Context, c *Call, arrived time.Time) error 
 	return s.Ask(ctx, c)
 }
 
-// Begin decides what needs no store, or a store that answers at once. arrived was read with Now. If asks is true, the
-// store has to be called, and Ask completes the decision. Otherwise the decision is complete, or refused with err.
+// Begin decides c.Request as far as that is possible without waiting: completely, if no hit needs the store or the
+// store answers at once. If asks is true, the store has to be called, and Ask completes the decision. Otherwise the
+// decision is complete, or err is the *Refusal. arrived is when the request arrived, as read by s.Now.
 func (s *Service) Begin(ctx context.Context, c *Call, arrived time.Time) (asks bool, err error) {
 	c.At, c.Done, c.asked = arrived, arrived, arrived
 	c.unanswered, c.members = c.unanswered[:0], c.members[:0]
@@ -97,8 +98,9 @@ func (s *Service) Begin(ctx context.Context, c *Call, arrived time.Time) (asks b
 	return false, s.Ask(ctx, c)
 }
 
-// Ask calls the store for the hits that Begin has left, and completes the decision. The time before the call is read
-// only where a statistic needs it: reading the clock costs 50 ns.
+// Ask calls the store for the hits that Begin has planned, waits for the answer, and completes the decision. It reads
+// the time before the call only if the statistic of the store's response time is enabled: reading the clock costs 50
+// ns.
 func (s *Service) Ask(ctx context.Context, c *Call) error {
 	if s.storeTook.Enabled() {
 		c.asked = s.clock()
@@ -110,8 +112,9 @@ func (s *Service) Ask(ctx context.Context, c *Call) error {
 	return s.Complete(c, err, s.clock())
 }
 
-// Pending returns the store and the request to start on it after Begin; Complete takes the store's answer. A traced
-// store is returned without its tracing where the request's span is not recorded.
+// Pending returns the store and the hits to count in it, for a caller that after Begin starts the store's work without
+// waiting (counter.Async) and then calls Complete. If the request's span is not recorded, the store is returned without
+// tracing of its calls.
 func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
 	store := s.store.Load().Store
 	if t, ok := store.(*tracedStore); ok && c.span != nil && !c.span.IsRecording() {
@@ -120,7 +123,8 @@ func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
 	return store, &c.batch
 }
 
-// Complete completes the decision of a call. The store answered at a time read with Now.
+// Complete completes the decision of a call after the store has answered, or has failed with storeErr. answered is when
+// it did, as read by s.Now.
 func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
 	c.Done = answered
 	s.storeTook.Observe(answered.Sub(c.asked))
@@ -135,7 +139,8 @@ func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
 	return s.end(c, nil)
 }
 
-// end shows a request that was decided, or refused with err, to operators.
+// end ends the span of a request that was decided, or refused with err, and shows the request to the operators that
+// watch.
 func (s *Service) end(c *Call, err error) error {
 	if c.span != nil {
 		c.endSpan(err)
@@ -146,7 +151,7 @@ func (s *Service) end(c *Call, err error) error {
 	return err
 }
 
-// Cost estimates how long it takes, at most, to decide a request of so many bytes, without the store.
+// Cost estimates how long deciding a request of that many bytes takes at most, not counting the store.
 func (s *Service) Cost(bytes int) time.Duration {
 	if rules := s.rules.Load(); rules != nil {
 		return rules.Cost(bytes)
@@ -154,7 +159,8 @@ func (s *Service) Cost(bytes int) time.Duration {
 	return 0
 }
 
-// finish makes the request's code of the statuses, and adds headers and metadata.
+// finish makes the code of the whole request from the statuses of its descriptors, and adds headers and metadata to the
+// response.
 func (s *Service) finish(c *Call) {
 	c.Response.Overall = decide.Overall(c.Response.Statuses, c.rules, s.o.GlobalQuota)
 	if s.o.GlobalShadow && c.Response.Overall == rls.OverLimit {

@@ -17,32 +17,33 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Kind is the cause of a refusal: the code that a gRPC caller gets. /json has a status for each.
+// Kind is the cause of a refusal, as the code that a gRPC caller gets. /json answers with an HTTP status for each Kind.
 type Kind codes.Code
 
 // The kinds of refusals.
 const (
-	// Invalid: the request itself; never reaches a store.
+	// Invalid: the request itself is at fault. Such a request is refused before the store is called, except for BadKey.
 	Invalid = Kind(codes.InvalidArgument)
-	// Unavailable: no rules yet, or the store gave no answer.
+	// Unavailable: no rules have been loaded yet, or the store gave no answer.
 	Unavailable = Kind(codes.Unavailable)
 	// TimedOut: the store did not answer in time.
 	TimedOut = Kind(codes.DeadlineExceeded)
 )
 
-// Refusal is the only error of Decide. Its text goes to the caller: it names no host and no key.
+// Refusal is an error in place of an answer, and the only error of Decide. Its text Msg is sent to the caller, so it
+// contains no host name and no counter key.
 type Refusal struct {
 	Kind Kind
-	// Reason is the reason of an Invalid refusal.
+	// Reason says what is wrong with the request; it is set only for the Kind Invalid.
 	Reason Reason
 	Msg    string
-	// Err is the cause, for the log.
+	// Err is the underlying error, which is only logged.
 	Err error
 }
 
 func (r *Refusal) Error() string { return r.Msg }
 
-// GRPCStatus returns the status that a gRPC caller gets for an error of Decide, or for a panic in Decide (nil).
+// GRPCStatus returns the gRPC status for an error of Decide. nil stands for a panic in Decide.
 func GRPCStatus(err error) (codes.Code, string) {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return codes.Code(r.Kind), r.Msg
@@ -52,12 +53,13 @@ func GRPCStatus(err error) (codes.Code, string) {
 
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Refusals whose texts clients of the replaced service may rely on: docs/wire.md#what-is-refused.
+// Refusals with the same texts as those of envoyproxy/ratelimit, on which its clients may rely:
+// docs/wire.md#what-is-refused.
 var (
 	errNoDomain      = &Refusal{Kind: Invalid, Reason: NoDomain, Msg: "rate limit domain must not be empty"}
 	errNoDescriptors = &Refusal{Kind: Invalid, Reason: NoDescriptors,
 		Msg: "rate limit descriptor list must not be empty"}
-	// ErrNoRules is the answer before the first valid configuration.
+	// ErrNoRules is the refusal of all requests until the first valid configuration has been loaded.
 	ErrNoRules = &Refusal{Kind: Unavailable, Msg: "no rate limit configuration loaded"}
 )
 
@@ -69,7 +71,7 @@ func tooManyDescriptors(n, most int) *Refusal {
 	return invalid(TooManyDescriptors, "rate limit request has %d descriptors, at most %d are allowed", n, most)
 }
 
-// storeRefusal returns the refusal that a caller gets for a store's error.
+// storeRefusal returns the refusal that a caller gets when the store has failed with err.
 func storeRefusal(err error) *Refusal {
 	if errors.Is(err, counter.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		return &Refusal{Kind: TimedOut, Msg: "rate limit store did not answer in time", Err: err}
@@ -77,7 +79,7 @@ func storeRefusal(err error) *Refusal {
 	return &Refusal{Kind: Unavailable, Msg: "rate limit store is unavailable", Err: err}
 }
 
-// troubles counts store failures by their cause.
+// troubles are the counters of store failures, one for each cause.
 type troubles struct{ timeout, busy, full, open, badKey, unavailable *stats.Counter }
 
 func newTroubles(r *stats.Registry) troubles {
@@ -107,14 +109,14 @@ func isBadKey(err error) bool {
 	return ok
 }
 
-// Reason says in one word why an invalid request was refused; it is the last part of a counter's name.
+// Reason names in one word what is wrong with an invalid request. It is the last part of the name of a counter.
 type Reason string
 
-// The reasons. An Envoy with failure_mode_deny=false lets requests that are refused here pass, so each is counted and
-// logged.
+// The reasons. An Envoy with failure_mode_deny=false lets a request pass unlimited when the call of this service is
+// refused, so each refusal is counted and logged.
 const (
-	Malformed          Reason = "malformed" // the bytes are no request
-	TooLong            Reason = "too_long"  // a body of /json, a message or a list of headers
+	Malformed          Reason = "malformed" // the bytes cannot be decoded as a request
+	TooLong            Reason = "too_long"  // a body of /json, a gRPC message or a header list exceeds its limit
 	NoDomain           Reason = "no_domain"
 	NoDescriptors      Reason = "no_descriptors"
 	DomainTooLong      Reason = "domain_too_long"
@@ -123,7 +125,7 @@ const (
 	TextTooLong        Reason = "text_too_long"
 	UnknownUnit        Reason = "unknown_unit"
 	TooManyHits        Reason = "too_many_hits"
-	// memcached takes no such counter key, and the failure mode is error
+	// memcached accepts no such counter key, and the configured failure mode is error
 	BadKey Reason = "bad_key"
 )
 
@@ -132,10 +134,11 @@ var reasons = []Reason{
 	UnknownUnit, TooManyHits, BadKey,
 }
 
-// refusalPause is the least time between two log lines with one reason: callers decide how often they are refused.
+// refusalPause is the least time between two log lines with the same reason. Clients decide how often they are refused,
+// and must not fill the log.
 const refusalPause = time.Minute
 
-// refusals counts refused requests by reason, and logs each reason at most once a minute.
+// refusals counts refused requests by reason. It logs each reason at most once every refusalPause.
 type refusals struct {
 	log    *slog.Logger
 	counts map[Reason]*stats.Counter
@@ -152,7 +155,7 @@ func newRefusals(r *stats.Registry, log *slog.Logger) *refusals {
 	return f
 }
 
-// note counts a refusal at now, and logs it if one is due.
+// note counts a refusal at the time now, and logs it unless its reason was logged less than refusalPause ago.
 func (f *refusals) note(reason Reason, why string, now time.Time) {
 	f.counts[reason].Inc()
 	f.mu.Lock()
@@ -169,13 +172,13 @@ func (f *refusals) note(reason Reason, why string, now time.Time) {
 	}
 }
 
-// NoteRefused counts a request that a listener refused because it could not be read.
+// NoteRefused counts, and perhaps logs, a request that a listener refused because it could not decode it.
 func (s *Service) NoteRefused(reason Reason, err error) {
 	s.refusals.note(reason, err.Error(), s.clock())
 }
 
-// NoteUnread counts a gRPC call that was refused with code because it could not be read. A call that its client gave up
-// is no such call.
+// NoteUnread counts a gRPC call that was refused with code because its request could not be read completely. It does
+// not count a call that the client canceled or whose deadline passed.
 func (s *Service) NoteUnread(code codes.Code, err error) {
 	switch code {
 	case codes.Canceled, codes.DeadlineExceeded:
@@ -186,8 +189,8 @@ func (s *Service) NoteUnread(code codes.Code, err error) {
 	}
 }
 
-// check refuses malformed requests, before any store is called. The order of the checks and the texts of the first
-// three are those of the replaced service.
+// check refuses malformed requests before the store is called. The order of the checks, and the texts of the first
+// three, are those of envoyproxy/ratelimit.
 func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
 	switch {
 	case r.Domain == "":

@@ -11,51 +11,53 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Explanation is a descriptor's walk through the rules in force, with its counter as it stands.
+// Explanation says how the rules in force decide a descriptor, entry by entry (a walk through the tree of rules), and
+// shows the present state of its counter.
 type Explanation struct {
 	limits.Explanation
-	// Counter is nil where no counter decides. Of several limits it shows the first limit's.
+	// Counter is the counter that decides the descriptor; nil if none does. If the rule has a list of limits, Counter
+	// is the first limit's counter, and limits.Explanation has the others.
 	Counter *CounterView `json:"counter,omitempty"`
 }
 
 // CounterView is the present state of one counter.
 type CounterView struct {
-	// Value is how much is used; nil when the store gave no answer, and then Error says why.
+	// Value is how much of the limit is used. It is nil if the store gave no answer; Error then says why.
 	Value *int64 `json:"value,omitempty"`
 	Limit uint32 `json:"limit"`
-	// Reset is how long the window still lasts, in seconds; for other algorithms, the reset in the answer to a request
-	// without hits.
+	// Reset is in seconds: the time until a fixed window ends; for other algorithms, the reset that a request without
+	// hits would get.
 	Reset int64  `json:"reset"`
 	Error string `json:"error,omitempty"`
 
-	// Algorithm and the fields below are set for a sliding window or a token bucket.
+	// Algorithm, Current, Previous and FullAt are set only for a sliding window or a token bucket.
 	Algorithm string `json:"algorithm,omitempty"`
-	// Current and Previous are the hits in the present sliding window and the one before.
+	// Current and Previous are the hits in the present and in the previous sliding window.
 	Current  *uint32 `json:"current,omitempty"`
 	Previous *uint32 `json:"previous,omitempty"`
-	// FullAt is when a token bucket is full again; nil if it is full.
+	// FullAt is when a token bucket will be full again; nil if it is full now.
 	FullAt *time.Time `json:"full_at,omitempty"`
 
 	text string
 }
 
-// RequestExplanation holds the walks of all descriptors of a request, with their counters, and how their rules affect
-// each other.
+// RequestExplanation explains all descriptors of a request, and how their rules affect each other.
 type RequestExplanation struct {
 	Descriptors []*Explanation `json:"descriptors"`
 	*limits.RequestExplanation
 }
 
-// Text is the explanation for people; for one descriptor, only its walk.
+// Text returns the explanation as text for people to read. If there is only one descriptor, it is the descriptor's
+// explanation alone.
 func (x *RequestExplanation) Text() string {
 	return x.TextOf(func(i int) string { return x.Descriptors[i].Text() })
 }
 
-// explainPatience is how long all counters of an explanation may take together, well below HTTP_WRITE_TIMEOUT: after it
-// the other counters are not read.
+// explainPatience bounds the time for reading all counters of an explanation; counters that have not been read by then
+// are shown without a value. It is well below HTTP_WRITE_TIMEOUT.
 const explainPatience = 5 * time.Second
 
-// Explain says which rules decide the descriptors of a request and how their counters stand, without counting.
+// Explain says which rules decide the descriptors of a request and what their counters are, without counting any hits.
 // The error is a *Refusal.
 func (s *Service) Explain(ctx context.Context, domain string, descriptors ...[]rls.Entry) (*RequestExplanation, error) {
 	rules := s.rules.Load()
@@ -76,7 +78,7 @@ func (s *Service) Explain(ctx context.Context, domain string, descriptors ...[]r
 	return x, nil
 }
 
-// fillWalk adds to a walk what the daemon's settings change, and its counters.
+// fillWalk adds to the explanation of a descriptor the effects of the daemon's settings, and the counters.
 func (s *Service) fillWalk(ctx context.Context, x *Explanation, rules *limits.Rules, domain string,
 	entries []rls.Entry) {
 	s.noteModes(x)
@@ -88,7 +90,7 @@ func (s *Service) fillWalk(ctx context.Context, x *Explanation, rules *limits.Ru
 	for i := range readings {
 		v := s.view(ctx, &readings[i])
 		if i == 0 {
-			x.Counter = v // of the first limit, as Rule and CounterKey are
+			x.Counter = v // Counter is the first limit's, as are the explanation's Rule and CounterKey
 		}
 		if i < len(x.Limits) {
 			x.Limits[i].Counter, x.Limits[i].CounterNow = v, v.text
@@ -101,7 +103,7 @@ func (s *Service) fillWalk(ctx context.Context, x *Explanation, rules *limits.Ru
 	}
 }
 
-// view reads a counter.
+// view reads the counter of m from the store.
 func (s *Service) view(ctx context.Context, m *reading) *CounterView {
 	err := s.read(ctx, m)
 	v := &CounterView{Limit: m.rule.PerUnit, Reset: m.reset}
@@ -120,7 +122,7 @@ func (s *Service) view(ctx context.Context, m *reading) *CounterView {
 	return v
 }
 
-// fill takes over the store's answer.
+// fill fills in the view from the store's answer.
 func (v *CounterView) fill(m *reading) {
 	used, state := m.hit.After, m.hit.State
 	v.Value = &used
@@ -146,7 +148,8 @@ func (v *CounterView) fill(m *reading) {
 	}
 }
 
-// noteModes adds notes on the daemon's settings that change a verdict, since rules do not know these settings.
+// noteModes adds a note for each of the daemon's settings that changes the verdict. The package limits, which made the
+// explanation, does not know these settings.
 func (s *Service) noteModes(x *Explanation) {
 	if x.Outcome == limits.UnknownDomain && s.o.DenyUnknown {
 		x.Notes = append(x.Notes, "UNKNOWN_DOMAIN=deny: every descriptor of this domain is answered OVER_LIMIT")
@@ -159,7 +162,7 @@ func (s *Service) noteModes(x *Explanation) {
 	}
 }
 
-// Text is the explanation for people.
+// Text returns the explanation as text for people to read.
 func (x *Explanation) Text() string {
 	text := x.Explanation.Text()
 	if x.Counter != nil && len(x.Limits) == 0 {

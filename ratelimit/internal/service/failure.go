@@ -9,15 +9,17 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// failure is a call of the store that failed. With partial, some of the hits have an answer.
+// failure describes a call of the store that failed. mode says how limits without an answer are decided. If partial is
+// set, some hits of the call did get an answer.
 type failure struct {
 	mode    limits.FailureMode
 	partial bool
 }
 
-// storeFailed answers a request whose hits the store did not count: by the domain's on_store_failure, else by
-// STORE_FAILURE_MODE. The default is an error, so that Envoy's failure_mode_deny decides. Where a limit of 0, the
-// over-limit cache, or a hit that did get an answer settles the request, this answer stands in every mode.
+// storeFailed decides a request for which the store failed with err: by the domain's on_store_failure if it is set,
+// otherwise by STORE_FAILURE_MODE. The default mode is an error, so that Envoy's failure_mode_deny decides. If a limit
+// of 0, the over-limit cache, or a hit that the store did answer makes the request OVER_LIMIT, that is the answer in
+// every mode.
 func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	s.storeError.Inc()
 	partial := errors.Is(err, counter.ErrPartial)
@@ -44,8 +46,8 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	return nil
 }
 
-// failedHit returns the hit that represents an ErrPartial: the first whose key no store would take, since a retry does
-// not help, else the first hit that failed.
+// failedHit returns the descriptor and the error of the hit that stands for an ErrPartial: of the first hit whose key
+// the store cannot hold, since a retry would not help; if there is none, of the first hit that failed.
 func (c *Call) failedHit() (descriptor int, err error) {
 	for i := range c.plan {
 		p := &c.plan[i]
@@ -63,7 +65,7 @@ func (c *Call) failedHit() (descriptor int, err error) {
 	return descriptor, err
 }
 
-// failed judges a limit by the failure mode.
+// failed decides the limit of step p without the store's answer, as the configured failure mode prescribes.
 func (s *Service) failed(c *Call, p *step, now int64, f *failure) (v decide.Verdict) {
 	var o decide.Outcome
 	p.unanswered(&o, c, now)

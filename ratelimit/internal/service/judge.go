@@ -8,8 +8,9 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// judge turns totals into statuses and statistics. After a failure of the store there are none, or some of them; the
-// hits are counted all the same: they were requested, whether or not a store counted them.
+// judge turns the totals of the counters into statuses and statistics, at the time now in Unix seconds. f describes a
+// failure of the store, and is nil if there was none; after a failure, totals are missing. Hits without a total are
+// still added to the statistics: these count requested hits, whether or not a store has counted them.
 func (s *Service) judge(c *Call, now int64, f *failure) {
 	s.judgeUnlimited(c)
 	if f != nil {
@@ -17,7 +18,7 @@ func (s *Service) judge(c *Call, now int64, f *failure) {
 	}
 	for rest := c.plan; len(rest) > 0; {
 		var list []step
-		// Of a list (rate_limits), replaces may have left one limit.
+		// A rule with a list of limits (rate_limits) is judged as a list even if "replaces" has left only one of them.
 		if list, rest = cutDescriptor(rest); f != nil || len(list) > 1 || list[0].rule.Listed() {
 			s.judgeList(c, list, now, f)
 			continue
@@ -34,7 +35,7 @@ func (s *Service) judge(c *Call, now int64, f *failure) {
 	}
 }
 
-// judgeUnlimited fills in the statuses of the descriptors that no counter decides.
+// judgeUnlimited fills in the statuses of the descriptors that have no rule or an unlimited one.
 func (s *Service) judgeUnlimited(c *Call) {
 	c.Response.Statuses = slices.Grow(c.Response.Statuses[:0], len(c.rules))[:len(c.rules)]
 	for i, rule := range c.rules {
@@ -50,7 +51,8 @@ func (s *Service) judgeUnlimited(c *Call) {
 	}
 }
 
-// outcome fills in the outcome of a limit's hits.
+// outcome fills in o, the outcome of the hits at the limit of step p, from the store's answer or from what is known
+// without it.
 func (s *Service) outcome(o *decide.Outcome, c *Call, p *step, now int64) {
 	p.unanswered(o, c, now)
 	switch p.hit {
@@ -65,7 +67,7 @@ func (s *Service) outcome(o *decide.Outcome, c *Call, p *step, now int64) {
 	}
 }
 
-// unanswered fills in the outcome of a limit's hits as far as it is known without the store.
+// unanswered fills in the part of an outcome that is known without the store.
 func (p *step) unanswered(o *decide.Outcome, c *Call, now int64) {
 	o.Rule, o.Hits, o.Refund, o.Reset = p.rule, p.hits, c.Request.Descriptors[p.descriptor].Negative, p.reset
 	if p.rule.Algorithm == counter.FixedWindow {
@@ -73,7 +75,8 @@ func (p *step) unanswered(o *decide.Outcome, c *Call, now int64) {
 	}
 }
 
-// answered adds the store's answer, and remembers a counter that is over its limit.
+// answered adds the store's answer to an outcome. If the counter is over its limit, answered enters it into the
+// over-limit cache.
 func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
 	h := &c.batch.Hits[p.hit]
 	o.Spared, o.After = h.Spared, uint64(h.After)
@@ -85,22 +88,23 @@ func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
 	}
 }
 
-// resetOf returns the reset of a sliding window or a token bucket: the time until the counter is empty or, when it is
-// over, until the same hits pass.
+// resetOf returns the reset, in seconds, of a sliding window or a token bucket: the time until the counter is empty or,
+// if it is over its limit, until the same hits would pass.
 func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
 	switch {
 	case !o.Over():
 		return seconds(h.TimeToEmpty(&h.State))
-	case o.Refund: // a refund is answered like a request without hits
+	case o.Refund: // a refund gets the answer of a request without hits
 		return seconds(h.Wait(&h.State, 0))
 	}
 	return seconds(h.Wait(&h.State, o.Hits))
 }
 
-// seconds converts µs to whole seconds, rounded up, at least 1.
+// seconds converts µs to seconds. It rounds up and returns at least 1.
 func seconds(micros int64) int64 { return max(1, (micros+999_999)/1_000_000) }
 
-// count adds a descriptor's statistics to its rule, or to the statistics that the rule keeps per value at runtime.
+// count adds d to the statistics of the descriptor's rule. For a rule whose statistics have values of the request in
+// their names, it adds d to those for this request's values.
 func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
 	rule := c.rules[descriptor]
 	handle := rule.Stats
@@ -111,7 +115,7 @@ func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
 	d.AddTo(handle)
 }
 
-// denyAll answers for an unknown domain under UNKNOWN_DOMAIN=deny.
+// denyAll answers OVER_LIMIT for every descriptor of a domain that is not configured (UNKNOWN_DOMAIN=deny).
 func (s *Service) denyAll(c *Call) {
 	c.Response.Statuses = slices.Grow(c.Response.Statuses[:0], len(c.Request.Descriptors))
 	c.rules, c.plan = c.rules[:0], c.plan[:0]
@@ -125,7 +129,7 @@ func (s *Service) denyAll(c *Call) {
 	s.finish(c)
 }
 
-// cutDescriptor splits off the limits of one descriptor.
+// cutDescriptor splits the steps of the first descriptor off the plan.
 func cutDescriptor(plan []step) (list, rest []step) {
 	n := 1
 	for n < len(plan) && plan[n].descriptor == plan[0].descriptor {
@@ -134,9 +138,10 @@ func cutDescriptor(plan []step) (list, rest []step) {
 	return plan[:n], plan[n:]
 }
 
-// judgeList judges the limits of one descriptor. The tightest gives the descriptor its status and its statistics. After a
-// failure of the store, the limits that have an answer decide if one of them refuses, or if all have an answer. Otherwise
-// the failure mode decides, for the first limit that is not in shadow mode.
+// judgeList judges the limits of one descriptor, of which the tightest gives the descriptor its status and statistics.
+// After a failure of the store, limits may be without an answer. If a limit with an answer refuses the descriptor, or
+// all limits have an answer, these decide. Otherwise the configured failure mode decides, applied to the first limit
+// that is not in shadow mode.
 func (s *Service) judgeList(c *Call, list []step, now int64, f *failure) {
 	descriptor := list[0].descriptor
 	var tightest decide.Verdict
@@ -169,7 +174,8 @@ func (s *Service) judgeList(c *Call, list []step, now int64, f *failure) {
 	s.count(c, descriptor, &tightest.Delta)
 }
 
-// verdict judges one limit. known reports whether this limit has an answer or, as a limit of 0, needs none.
+// verdict judges one limit. known is true if the store answered for the limit, or if no answer was needed, as for a
+// limit of 0.
 func (s *Service) verdict(c *Call, p *step, now int64, f *failure) (v decide.Verdict, known bool) {
 	if f == nil || p.hit < 0 || f.partial && c.batch.Hits[p.hit].Err == nil {
 		var o decide.Outcome
@@ -181,7 +187,7 @@ func (s *Service) verdict(c *Call, p *step, now int64, f *failure) (v decide.Ver
 	return v, v.Over
 }
 
-// countLimit adds to the statistics that every limit of a list has of its own.
+// countLimit adds d to the statistics that each limit of a list has in addition to those of the descriptor's rule.
 func (s *Service) countLimit(c *Call, p *step, d *decide.Delta) {
 	handle := p.rule.LimitStats()
 	if handle == nil {

@@ -18,8 +18,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Loader turns sets of configuration files, or a control plane's resources, into rules in force. A set with one problem
-// changes nothing but the statistics and the LoadState.
+// Loader turns a set of configuration files, or of a control plane's resources, into the rules in force. A set with
+// even one problem is refused: it changes only the statistics and the LoadState.
 type Loader struct {
 	service  *Service
 	options  limits.Options
@@ -28,26 +28,27 @@ type Loader struct {
 	bad      *stats.Counter
 	onLoaded func(domains int)
 
-	loading sync.Mutex // held while state changes
+	loading sync.Mutex // held during a load, so that loads follow each other
 	state   atomic.Pointer[LoadState]
 }
 
-// LoadState is what the debug port shows of the configuration.
+// LoadState is the state of the configuration, as the debug port shows it.
 type LoadState struct {
-	// LoadedAt is when the rules in force were loaded; zero before the first set.
+	// LoadedAt is when the rules in force were loaded; zero if none have been loaded.
 	LoadedAt time.Time `json:"loaded_at,omitzero"`
-	// Generation counts the sets that came into force.
+	// Generation counts the sets that have been put in force.
 	Generation int `json:"generation"`
 	Domains    int `json:"domains"`
-	// Files are the names of the files or resources in force.
+	// Files are the names of the files, or of the resources, that the rules in force come from.
 	Files    []string `json:"files,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
-	// Error is why the newest set was refused; empty if it was not.
+	// Error says why the newest set was refused; it is empty if the newest set is in force.
 	Error   string    `json:"error,omitempty"`
 	ErrorAt time.Time `json:"error_at,omitzero"`
 }
 
-// NewLoader returns a Loader that loads into s. onLoaded is called with the number of domains after each success.
+// NewLoader returns a Loader that puts rules in force in s. It calls onLoaded with the number of domains after each
+// load that succeeds.
 func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(domains int)) *Loader {
 	o.Stats = s.o.Stats
 	l := &Loader{
@@ -66,15 +67,15 @@ func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(dom
 	return l
 }
 
-// Load compiles files and puts them in force, or keeps the rules already loaded and returns why. A load that ctx ends
-// changes nothing at all.
+// Load compiles the files and puts the rules in force. If it fails, the rules already loaded stay in force. If ctx ends
+// during the load, Load changes nothing and records nothing.
 func (l *Loader) Load(ctx context.Context, files []rulefile.File) error {
 	return l.load(ctx, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
 		return rulefile.Load(ctx, files, o)
 	})
 }
 
-// LoadResources is Load for the resources of a control plane.
+// LoadResources is Load for resources that a control plane has sent.
 func (l *Loader) LoadResources(ctx context.Context, resources [][]byte) error {
 	return l.load(ctx, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
 		return rulefile.LoadResources(ctx, resources, o)
@@ -88,10 +89,10 @@ func (l *Loader) load(ctx context.Context,
 	defer l.loading.Unlock()
 	start := time.Now()
 	o := l.options
-	o.Paced = l.State().Generation > 0 // requests wait for the first rules, but for no later ones
+	o.Paced = l.State().Generation > 0 // requests wait only for the first load, so it takes no pauses
 	rules, warnings, err := compile(o)
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // the daemon stops: an unfinished load is no fault of the set
+		return context.Cause(ctx) // the daemon is stopping: the set is not at fault
 	}
 	if err != nil {
 		l.refused(err)
@@ -111,7 +112,7 @@ func (l *Loader) load(ctx context.Context,
 		l.log.Warn("configuration: " + w.String())
 	}
 	l.state.Store(&state)
-	l.good.Inc() // last: a reader who sees the new count sees the new state
+	l.good.Inc() // last, so that a reader who sees the new count sees the new state
 	attributes := []any{"domains", state.Domains, "files", len(state.Files), "took", time.Since(start)}
 	if before != nil {
 		changes := rules.ChangesSince(before)
@@ -131,7 +132,7 @@ func (l *Loader) load(ctx context.Context,
 	return nil
 }
 
-// Refuse records that the source could not read any set.
+// Refuse records that no set could be read at all, and why.
 func (l *Loader) Refuse(err error) {
 	l.loading.Lock()
 	defer l.loading.Unlock()
@@ -143,12 +144,12 @@ func (l *Loader) refused(err error) {
 	repeated := state.Error == err.Error()
 	state.Error, state.ErrorAt = err.Error(), time.Now()
 	l.state.Store(&state)
-	l.bad.Inc() // last: a reader who sees the new count sees the new state
+	l.bad.Inc() // last, so that a reader who sees the new count sees the new state
 	keeping := "keeping the rules already loaded"
 	if state.Generation == 0 {
 		keeping = "there are no rules yet"
 	}
-	if repeated { // a swap and a SIGHUP for the same swap, or a file that was only touched
+	if repeated { // one change can be loaded twice, by a file event and by SIGHUP; or a file was only touched
 		l.log.Info("configuration still refused for the same reasons, " + keeping)
 		return
 	}
@@ -158,11 +159,11 @@ func (l *Loader) refused(err error) {
 	l.log.Error("configuration refused, "+keeping, "error", err)
 }
 
-// State returns what is known about the configuration. State never waits for a load: a large one takes seconds, and
-// scrapes call State too.
+// State returns the state of the configuration. It never waits for a load, which may take seconds: scrapes of the
+// metrics call State too.
 func (l *Loader) State() LoadState { return *l.state.Load() }
 
-// zoneSources names the sources of time zone data: replicas must have the same.
+// zoneSources returns where the data of the time zones comes from, for the log: all replicas must have the same data.
 func zoneSources(zones []string) string {
 	var sources []string
 	for _, zone := range zones {

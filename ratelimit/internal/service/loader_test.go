@@ -11,15 +11,14 @@ import (
 	"gatehouse/ratelimit/internal/limits/calendar"
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/must"
 )
 
 // TestLoader_whileLoading: a slow load does not block the readers of the state.
 func TestLoader_whileLoading(t *testing.T) {
 	registry := stats.NewRegistry(stats.Options{})
 	l := NewLoader(New(Options{Stats: registry}), limits.Options{}, slog.New(slog.DiscardHandler), func(int) {})
-	if err := l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte("domain: d\n")}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte("domain: d\n")}}))
 	begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 	go func() {
 		ended <- l.load(context.Background(), func(limits.Options) (*limits.Rules, []limits.Problem, error) {
@@ -92,9 +91,7 @@ func TestLoader_zones(t *testing.T) {
 		t.Helper()
 		log.Reset()
 		text := "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1" + limit + "}}]\n"
-		if err := l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte(text)}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte(text)}}))
 		if got := strings.Contains(log.String(), "time zone data"); got != (want != "") ||
 			!strings.Contains(log.String(), want) {
 			t.Errorf("%q logs %s, want %q", limit, log.String(), want)

@@ -15,11 +15,11 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// watched reports whether decided and refused requests go to the log of requests or to an operator. It is inlined:
-// where it is false, a request pays for two pointer reads.
+// watched reports whether decisions have to be shown: in the log of requests, or to an operator who watches. The
+// compiler inlines watched; where it returns false, it costs a request two pointer reads.
 func (s *Service) watched() bool { return s.sampler != nil || s.observer.Watching() != nil }
 
-// show passes a request to the log of requests and to the operators that watch.
+// show passes a request that was decided, or refused with err, to the log of requests and to the operators who watch.
 func (s *Service) show(c *Call, err error) {
 	if s.sampler != nil {
 		s.sampler.note(c, err)
@@ -35,7 +35,8 @@ func (s *Service) show(c *Call, err error) {
 	}
 }
 
-// counterKeys appends for each descriptor the key of a counter if the descriptor needed the store, nil otherwise.
+// counterKeys appends one key for each descriptor: of a counter that was looked up in the store, or nil if the
+// descriptor needed no store.
 func (c *Call) counterKeys(dst [][]byte) [][]byte {
 	for range c.rules {
 		dst = append(dst, nil)
@@ -48,8 +49,9 @@ func (c *Call) counterKeys(dst [][]byte) [][]byte {
 	return dst
 }
 
-// Recent returns the last refused and the last unmatched descriptors of a domain; of all domains for "". An unmatched
-// descriptor has the nearest key of the rules in force. ok is false when nothing is kept.
+// Recent returns the last refused and the last unmatched descriptors of a domain, or of all domains if domain is empty.
+// With each unmatched descriptor it returns the key of the rules in force that resembles it most. ok is false if no
+// such descriptors are kept.
 func (s *Service) Recent(domain string) (refused, unmatched observe.RecentList, ok bool) {
 	recent := s.observer.Recent()
 	if recent == nil {
@@ -68,24 +70,25 @@ func (s *Service) Recent(domain string) (refused, unmatched observe.RecentList, 
 	return refused, unmatched, true
 }
 
-// Bounds of the log of requests: callers decide how many requests there are and how long they are.
+// Bounds of the log of requests. They are needed because clients decide how many requests there are and how long they
+// are.
 const (
 	samplesPerSecond = 10
-	maxSampleText    = 256     // bytes of a domain, key or value
-	maxSample        = 4 << 10 // bytes of descriptors after which no further descriptor begins
+	maxSampleText    = 256     // in bytes, of a domain, a key or a value
+	maxSample        = 4 << 10 // in bytes, of all descriptors of a request; further ones are only counted
 )
 
-// sampler logs some requests at debug level: at most samplesPerSecond in any second.
+// sampler logs a sample of the requests at debug level: at most samplesPerSecond in any second.
 type sampler struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	logged  [samplesPerSecond]time.Time // when the last lines were logged
+	logged  [samplesPerSecond]time.Time // when the last lines were logged; the oldest is at index oldest
 	oldest  int
-	skipped int // requests not logged since the last line
+	skipped int // requests that were not logged since the last line
 }
 
-// newSampler returns nil, which logs nothing, where log has no debug level.
+// newSampler returns a sampler, or nil if log does not log at debug level.
 func newSampler(log *slog.Logger) *sampler {
 	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
 		return nil
@@ -93,7 +96,8 @@ func newSampler(log *slog.Logger) *sampler {
 	return &sampler{log: log}
 }
 
-// take reports whether a request at now is logged, and how many requests were skipped since the last logged one.
+// take reports whether a request at the time now is to be logged, and how many requests have been skipped since the
+// last line.
 func (s *sampler) take(now time.Time) (ok bool, skipped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +111,8 @@ func (s *sampler) take(now time.Time) (ok bool, skipped int) {
 	return true, skipped
 }
 
-// note logs a decided or refused request if take allows it. Nothing in the line shares the request's memory.
+// note logs a request that was decided, or refused with err, if take allows it. The line shares no memory with the
+// request.
 func (s *sampler) note(c *Call, err error) {
 	ok, skipped := s.take(c.At)
 	if !ok {
@@ -126,7 +131,8 @@ func (s *sampler) note(c *Call, err error) {
 	s.log.Debug("request", attrs...)
 }
 
-// describeAll returns one text for each descriptor: its entries as /explain takes them, its code and its rule.
+// describeAll returns the text of a request's descriptors: for each its entries, in the form that /explain accepts, its
+// code and its rule.
 func describeAll(c *Call, answered bool) string {
 	var b []byte
 	for i := range c.Request.Descriptors {
@@ -140,7 +146,7 @@ func describeAll(c *Call, answered bool) string {
 		}
 		d := &c.Request.Descriptors[i]
 		b = appendEntries(b, d.Entries)
-		if i >= len(c.rules) { // refused before the rules were consulted
+		if i >= len(c.rules) { // the request was refused before rules were matched
 			continue
 		}
 		if answered {
@@ -151,7 +157,7 @@ func describeAll(c *Call, answered bool) string {
 	return string(b)
 }
 
-// ruleText names the rule in force, or says why there is none.
+// ruleText names the rule that decided a descriptor, or says why none did.
 func ruleText(rule *limits.Rule, d *rls.Descriptor, rules *limits.Rules, name string) string {
 	switch domain := rules.Domain(name); {
 	case rule != nil && d.HasLimit:
@@ -186,7 +192,8 @@ func appendEntries(b []byte, entries []rls.Entry) []byte {
 	return b
 }
 
-// appendText appends a text of a request: cut where it is long, quoted where its end would be unclear.
+// appendText appends a text of the request. A long text is cut, and a text that contains a separator or a control
+// character is quoted.
 func appendText(b []byte, s string) []byte {
 	s, cut := printable.Cut(s, maxSampleText)
 	if strings.ContainsFunc(s, func(r rune) bool { return strings.ContainsRune(` ,;="\`, r) || unicode.IsControl(r) }) {

@@ -11,6 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/overlimit"
+	"gatehouse/shared/must"
 )
 
 // tapped opens a tap that takes everything. The function returned takes what has come, cut down to what a test names:
@@ -18,9 +19,7 @@ import (
 func tapped(t *testing.T, r *rig) func() string {
 	t.Helper()
 	l, err := r.Observer().Listen(observe.Filter{Sample: 1, Rate: 10_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(l.Close)
 	return func() string {
 		var out []string
@@ -38,9 +37,7 @@ func tapped(t *testing.T, r *rig) func() string {
 
 func brief(t *testing.T, line []byte) string {
 	var e observe.Event
-	if err := json.Unmarshal(line, &e); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(line, &e))
 	text := e.Code + ":"
 	for _, d := range e.Descriptors {
 		text += " " + d.Code + " " + d.Rule + string(d.Unmatched)
@@ -81,9 +78,7 @@ func TestObserve(t *testing.T) {
 		t.Fatalf("%v %v, and there is %q before the decision", asks, err, got)
 	}
 	store, batch := r.Pending(c)
-	if err := r.Complete(c, store.Add(t.Context(), batch), r.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.Complete(c, store.Add(t.Context(), batch), r.Now()))
 	if got := events(); got != "OK: OK d.k" {
 		t.Errorf("got %q", got)
 	}

@@ -11,26 +11,27 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// step is one limit of a descriptor in a call's plan. Most descriptors have one limit; the limits of a list follow each
-// other.
+// step is one limit of one descriptor in the plan for a call. Most descriptors have one limit; if a rule has a list of
+// limits, their steps follow each other.
 type step struct {
 	rule       *limits.Rule
 	descriptor int
-	hit        int // index into batch.Hits, fromCache or withoutStore
+	hit        int // index of this step's hit in batch.Hits, or fromCache or withoutStore
 	hits       uint64
-	// window is the length of the window in seconds; end is when a fixed window ends.
+	// window is the length of the window in seconds; end is when a fixed window ends, in Unix seconds.
 	window, end int64
-	// reset is the reset in seconds as far as it is known before the store is called. Fixed windows use end.
+	// reset is the reset in seconds of a sliding window or a token bucket, as far as it is known before the store is
+	// called.
 	reset int64
 }
 
 const (
-	fromCache    = -1 // the over-limit cache knows the answer
-	withoutStore = -2 // a limit of 0 that counts nothing: see planHits
+	fromCache    = -1 // the over-limit cache knows that the counter is over
+	withoutStore = -2 // the limit is 0 and needs no counter: see planHits
 )
 
-// match finds the limits of each descriptor and drops the replaced ones. A limit that the descriptor brings comes
-// before any rule.
+// match finds the rule of each descriptor, plans a step for each of its limits, and drops limits that others replace. A
+// limit that the descriptor itself brings takes precedence over the configured rules.
 func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 	c.rules, c.plan, c.overrides = c.rules[:0], c.plan[:0], c.overrides[:0]
 	replaces := false
@@ -67,8 +68,8 @@ func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 	}
 }
 
-// override makes the rule of a descriptor that brings its own limit. c.rules and c.plan point into c.overrides, so a
-// full c.overrides is replaced by an empty one and not copied.
+// override makes a rule of the limit o that a descriptor brings. c.rules and c.plan hold pointers into c.overrides, so
+// when c.overrides is full, override begins a new slice instead of copying it.
 func (c *Call) override(rules *limits.Rules, o rls.Override) *limits.Rule {
 	if cap(c.overrides) == len(c.overrides) {
 		c.overrides = make([]limits.Rule, 0, max(4, 2*cap(c.overrides), len(c.Request.Descriptors)))
@@ -79,15 +80,16 @@ func (c *Call) override(rules *limits.Rules, o rls.Override) *limits.Rule {
 	return rule
 }
 
-// dropReplaced drops each limit that another matched rule or limit replaces, whether or not the replacing one is itself
-// replaced. Unlimited rules replace but are not replaced. Each rule marks all names at once, which keeps 256 lists of
-// 10,000 names far below a millisecond.
+// dropReplaced drops each limit that another matched rule or limit of the request replaces (the attribute "replaces"),
+// even if the replacing limit is itself replaced. An unlimited rule can replace limits but is never replaced. Each rule
+// marks all limits that it names in one pass, so that even 256 descriptors whose rules each name 10,000 limits take far
+// less than a millisecond.
 func (c *Call) dropReplaced() {
 	var fewIDs [16]uint32
 	var fewMarks [16]bool
 	ids, replaced := fewIDs[:0], fewMarks[:]
 	for i := range c.plan {
-		ids = append(ids, c.plan[i].rule.ID) // 0 without a name; no name has 0
+		ids = append(ids, c.plan[i].rule.ID) // 0 for a rule without a name; no name has the number 0
 	}
 	if len(ids) > len(replaced) {
 		replaced = make([]bool, len(ids))
@@ -103,7 +105,7 @@ func (c *Call) dropReplaced() {
 			rule.MarkReplaced(ids, replaced)
 			continue
 		}
-		c.rules[i] = nil // until one of its limits is kept
+		c.rules[i] = nil // set again below if one of its limits is kept
 	}
 	kept := c.plan[:0]
 	for i, p := range c.plan {
@@ -118,7 +120,8 @@ func (c *Call) dropReplaced() {
 	c.plan = kept
 }
 
-// planHits builds the counter keys, and the batch of the hits whose answer needs the store.
+// planHits builds the counter keys and the batch of hits for the store. Hits whose outcome is known without the store
+// are not in the batch. now is the request's time in Unix seconds.
 func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	c.keys, c.batch.Hits, c.batch.Stop = c.keys[:0], c.batch.Hits[:0], counter.StopWhen(s.o.StopWhenOver)
 	c.held = false
@@ -133,14 +136,14 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 		} else {
 			p.window, p.reset = rule.Window, rule.Window
 		}
-		if rule.PerUnit == 0 && rule.Algorithm != counter.FixedWindow { // the counter has only admitted hits: none
+		if rule.PerUnit == 0 && rule.Algorithm != counter.FixedWindow { // counts only admitted hits: none
 			p.hit = withoutStore
 			c.held = c.held || s.o.StopWhenOver && !rule.Shadow && !d.Negative && p.hits > 0
 			continue
 		}
 		from := len(c.keys)
 		c.keys = rules.AppendKey(c.keys, rule, c.Request.Domain, d.Entries, start)
-		key := c.keys[from:len(c.keys):len(c.keys)] // keeps pointing to the old array when c.keys grows
+		key := c.keys[from:len(c.keys):len(c.keys)] // stays valid when c.keys grows: key keeps the old array
 		if s.o.OverLimit != nil && s.knownOver(c, p, key, d.Negative) {
 			p.hit = fromCache
 			c.held = c.held || s.o.StopWhenOver && !rule.Shadow
@@ -148,7 +151,7 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 		}
 		p.hit = len(c.batch.Hits)
 		c.batch.Hits = append(c.batch.Hits, counter.Hit{})
-		h := &c.batch.Hits[p.hit] // filled in place: a Hit is large
+		h := &c.batch.Hits[p.hit] // filled in place, since a Hit is large to copy
 		h.Key, h.N, h.Refund, h.Shadow, h.PerSecond = key, p.hits, d.Negative, rule.Shadow, rule.Unit == rls.Second
 		h.Algorithm, h.Limit, h.Burst = rule.Algorithm, uint64(rule.PerUnit), uint64(rule.Burst)
 		h.Window, h.End = p.window, p.end
@@ -162,7 +165,9 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	}
 }
 
-// settleHeld works out the outcome that the hits would have had if they had not only looked.
+// settleHeld works out the answers of hits that only read their counters, since under the stop option
+// (Settings.StopWhenOver) another hit was known to exceed its limit. They get the answers that counting them would have
+// had.
 func (c *Call) settleHeld() {
 	c.looks = append(c.looks[:0], c.batch.Hits...)
 	for i := range c.plan {
@@ -173,8 +178,8 @@ func (c *Call) settleHeld() {
 	counter.JudgeStop(c.batch.Hits, c.looks, true)
 }
 
-// countUnmatched prepares counters for the domains of r. They come into force before r does, so that each of r's
-// domains has a counter.
+// countUnmatched makes the counters of unmatched descriptors for the domains of r. SetRules calls it before r comes
+// into force, so that each domain has its counter when a request needs it.
 func (s *Service) countUnmatched(r *limits.Rules) {
 	names := make([]string, 0, len(r.Domains()))
 	for _, d := range r.Domains() {
@@ -184,7 +189,8 @@ func (s *Service) countUnmatched(r *limits.Rules) {
 	s.noMatch.Store(&counters)
 }
 
-// countForgotten counts the descriptors of a request that no entry of the configuration takes.
+// countForgotten counts the descriptors for which the configuration has no answer: no rule decides them, and no entry
+// exempts their values (Domain.Forgotten).
 func (s *Service) countForgotten(c *Call, domain *limits.Domain) {
 	decided := slices.ContainsFunc(c.rules, func(r *limits.Rule) bool { return r != nil })
 	for i, rule := range c.rules {
@@ -198,8 +204,8 @@ func (s *Service) countForgotten(c *Call, domain *limits.Domain) {
 	}
 }
 
-// knownOver consults the over-limit cache. For sliding windows and token buckets it fills in the reset. A refund drops
-// the cache's entry.
+// knownOver reports whether the over-limit cache shows that the hits of step p exceed the limit. For a sliding window
+// or a token bucket, it then also fills in the reset. A refund lowers the counter, so it deletes the entry instead.
 func (s *Service) knownOver(c *Call, p *step, key []byte, refund bool) bool {
 	if refund {
 		s.o.OverLimit.Delete(key)
@@ -208,12 +214,13 @@ func (s *Service) knownOver(c *Call, p *step, key []byte, refund bool) bool {
 	if p.rule.Algorithm != counter.FixedWindow {
 		return s.knownWait(c, p, key)
 	}
-	// The count in the cache is compared with the limit in force, since overrides share counters.
+	// The cache has a count and not a verdict, since descriptors with limits of their own share counters.
 	seen, ok := s.o.OverLimit.Get(key)
 	return ok && counter.Saturate(uint64(seen), p.hits) > uint64(p.rule.PerUnit)
 }
 
-// knownWait reports whether not even one hit would pass yet. The store has to answer a request without hits.
+// knownWait is knownOver for a sliding window or a token bucket: it reports whether not even one hit would pass yet. A
+// request without hits gets false, since only the store knows the counter's state.
 func (s *Service) knownWait(c *Call, p *step, key []byte) bool {
 	if p.hits == 0 {
 		return false
@@ -237,17 +244,18 @@ func (s *Service) rememberOver(c *Call, p *step, h *counter.Hit, now int64) {
 		return
 	}
 	seen := h.After
-	if s.o.StopWhenOver { // the refused hits were not written
+	if s.o.StopWhenOver { // the refused hits were not written, so the counter is lower than After
 		seen -= int64(min(p.hits, uint64(seen)))
 		if slices.ContainsFunc(c.batch.Hits[:p.hit], func(e counter.Hit) bool { return bytes.Equal(e.Key, h.Key) }) {
-			return // earlier hits on the same counter were not written either, but After includes them
+			return // earlier hits on the same counter were not written either, and After includes them
 		}
 	}
 	s.o.OverLimit.Set(h.Key, seen, int(p.end-now))
 }
 
-// rememberWait keeps, in whole seconds rounded down, how long not even one hit passes. The time counts from before the
-// store was called.
+// rememberWait enters a sliding window or a token bucket into the over-limit cache, for the time in which not even one
+// hit will pass, in whole seconds rounded down. The time is counted from the request's arrival, before the store was
+// called.
 func (s *Service) rememberWait(c *Call, p *step, h *counter.Hit) {
 	wait := h.Wait(&h.State, 1)
 	ttl := wait / 1_000_000
@@ -259,5 +267,6 @@ func (s *Service) rememberWait(c *Call, p *step, h *counter.Hit) {
 		Capacity: uint32(decide.Capacity(p.rule))}, int(ttl)+1)
 }
 
-// age returns how old the service was when the request arrived, in µs. Unlike the time of day it does not jump.
+// age returns how long the service had been running when the request arrived, in µs. It is based on the monotonic
+// clock, so it does not jump when the time of day is changed.
 func (s *Service) age(c *Call) int64 { return c.At.Sub(s.began).Microseconds() }

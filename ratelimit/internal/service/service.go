@@ -1,7 +1,8 @@
-// Package service decides one request: rules, match, over-limit cache, store, verdict.
+// Package service decides one request, in this order: it matches the descriptors with the rules, consults the
+// over-limit cache, has the store count the hits, and makes the verdict.
 //
-// Everything that a request needs lies in a Call, which its listener reuses; decide.go has the steps in their order.
-// The package knows rules and stores, never sockets: gRPC and /json both call it.
+// A Call has everything that one request needs, and its listener reuses it for the next; decide.go has the steps in
+// their order. The package knows rules and stores, but no sockets: the listeners for gRPC and for /json both call it.
 package service
 
 import (
@@ -20,9 +21,9 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Settings shape a decision.
+// Settings are the settings that change how requests are decided.
 type Settings struct {
-	// true: every answer is OK; what would have been refused is counted.
+	// true: every answer is OK; answers that would have been OVER_LIMIT are counted.
 	GlobalShadow bool `env:"SHADOW_MODE" envDefault:"false"`
 	// true: every rule is in quota mode: a request is over its limit only when all its descriptors are.
 	GlobalQuota bool `env:"QUOTA_MODE" envDefault:"false"`
@@ -33,49 +34,50 @@ type Settings struct {
 	RetryAfter bool `env:"LIMIT_RETRY_AFTER_ENABLED" envDefault:"false"`
 	// true: when one descriptor of a request is over its limit, no counter of that request grows.
 	StopWhenOver bool `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" envDefault:"false" table:"Counting"`
-	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain
-	// takes: these are not limited.
+	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes, and that
+	// are therefore not limited.
 	CountNoMatch bool `env:"STATS_NO_MATCH" envDefault:"false" table:"Stats"`
 }
 
-// Options are what New takes. Every field is used as it is.
+// Options are the parameters of New. New takes every field as it is, without defaults unless the field says so.
 type Options struct {
 	Settings
-	// Store counts. It may be set by SetStore instead, before the first Decide.
+	// Store counts the hits. It may instead be set later by SetStore, but before the first call of Decide.
 	Store counter.Store
-	// OverLimit remembers counters that are over their limit; nil is off.
+	// OverLimit remembers counters that are over their limits; nil: every hit goes to the store.
 	OverLimit *overlimit.Cache
-	// Stats receives the service's counters; required.
+	// Stats is where the service registers its statistics; it is required.
 	Stats *stats.Registry
 
-	// DenyUnknown answers OVER_LIMIT for a domain without rules (UNKNOWN_DOMAIN=deny).
+	// DenyUnknown answers OVER_LIMIT for a domain that is not configured (UNKNOWN_DOMAIN=deny).
 	DenyUnknown bool
-	// OnStoreFailure is STORE_FAILURE_MODE, for domains that do not say otherwise.
+	// OnStoreFailure is STORE_FAILURE_MODE: how to answer when the store fails, for domains that do not set
+	// on_store_failure. Unset, it is an error.
 	OnStoreFailure limits.FailureMode
-	// Headers are the names of the three limit headers; nil leaves them out.
+	// Headers are the names of the three headers that describe the tightest limit; nil: the headers are not sent.
 	Headers *decide.HeaderNames
-	// DraftHeaders adds RateLimit-Policy and RateLimit (LIMIT_RESPONSE_HEADERS_STYLE=draft).
+	// DraftHeaders adds the headers RateLimit-Policy and RateLimit (LIMIT_RESPONSE_HEADERS_STYLE=draft).
 	DraftHeaders bool
 
-	// Caps refuse oversized requests.
+	// Caps are the sizes beyond which a request is refused.
 	Caps Caps
 
-	// Observe keeps decisions for operators.
+	// Observe says which decisions are kept for operators to see.
 	Observe observe.Settings
 
-	// Tracer records each decision as a span. nil is off; then no context is searched for a span.
+	// Tracer records each decision as a span; nil: decisions are not traced.
 	Tracer trace.Tracer
-	// TraceRequests puts the text of whole requests into the spans of decisions (TRACING_REQUEST_TEXT).
+	// TraceRequests adds the text of the whole request to the span of its decision (TRACING_REQUEST_TEXT).
 	TraceRequests bool
 
 	// Log gets refused requests, at most one line a minute for each reason, and at debug level a sample of all
-	// requests; nil discards.
+	// requests; nil: nothing is logged.
 	Log *slog.Logger
 	// Clock returns the time; nil is time.Now.
 	Clock func() time.Time
 }
 
-// Caps bound what one request may hold.
+// Caps bound the size of one request.
 type Caps struct {
 	// Descriptors of one request; more are refused with INVALID_ARGUMENT or 400.
 	Descriptors int `env:"MAX_DESCRIPTORS" envDefault:"256" min:"1"`
@@ -85,44 +87,45 @@ type Caps struct {
 	TextBytes int `env:"MAX_TEXT_BYTES" envDefault:"65536" min:"1"`
 }
 
-// Service decides. It is safe for concurrent use.
+// Service decides requests. It is safe for concurrent use.
 type Service struct {
 	o     Options
-	rules atomic.Pointer[limits.Rules] // nil until the first valid set
-	store atomic.Pointer[storeInUse]   // nil until the store is reached
-	// noMatch counts unmatched descriptors by domain; nil without CountNoMatch, and before the first rules.
+	rules atomic.Pointer[limits.Rules] // nil until the first valid set of rules
+	store atomic.Pointer[storeInUse]   // nil until the daemon has connected to the store
+	// noMatch has the counters of unmatched descriptors by domain. It is nil without CountNoMatch, and before the first
+	// rules.
 	noMatch atomic.Pointer[map[string]*stats.Counter]
 	clock   func() time.Time
 	began   time.Time
 
 	globalShadow, serviceError, storeError *stats.Counter
 	storeTook                              *stats.Timer
-	failure                                [4]*stats.Counter // by limits.FailureMode
+	failure                                [4]*stats.Counter // indexed by limits.FailureMode
 	trouble                                troubles
 	refusals                               *refusals
-	sampler                                *sampler // nil: off
+	sampler                                *sampler // nil: requests are not logged
 	observer                               observe.Observer
 }
 
 // Now returns the time of the service's clock.
 func (s *Service) Now() time.Time { return s.clock() }
 
-// Observer shows decisions to operators.
+// Observer returns the part of the service that shows decisions to operators.
 func (s *Service) Observer() *observe.Observer { return &s.observer }
 
-// SetStore gives the service its store. The debug port may explain rules before that.
+// SetStore sets the store that counts the hits. Explain may be called before SetStore, Decide may not.
 func (s *Service) SetStore(store counter.Store) {
 	_, immediate := store.(counter.Immediate)
 	s.store.Store(&storeInUse{store, immediate})
 }
 
-// storeInUse is the store of a service. immediate: the store answers without waiting.
+// storeInUse is the store of a service. immediate means that the store answers without waiting (counter.Immediate).
 type storeInUse struct {
 	counter.Store
 	immediate bool
 }
 
-// New makes a Service without rules: until SetRules it answers ErrNoRules.
+// New returns a Service without rules: it refuses requests with ErrNoRules until SetRules is called.
 func New(o Options) *Service {
 	o.OnStoreFailure = cmp.Or(o.OnStoreFailure, limits.FailureError)
 	s := &Service{o: o, clock: o.Clock}
@@ -148,8 +151,8 @@ func New(o Options) *Service {
 	return s
 }
 
-// SetRules puts a new set in force, for requests that begin from now on, and empties the
-// over-limit cache, since a raised limit must show at once.
+// SetRules puts a new set of rules in force, for requests that begin from now on. It also empties the over-limit cache,
+// so that a raised limit takes effect at once.
 func (s *Service) SetRules(r *limits.Rules) {
 	if s.o.CountNoMatch {
 		s.countUnmatched(r)
@@ -160,5 +163,5 @@ func (s *Service) SetRules(r *limits.Rules) {
 	}
 }
 
-// Rules returns the set in force; nil before the first.
+// Rules returns the rules in force, or nil if there are none yet.
 func (s *Service) Rules() *limits.Rules { return s.rules.Load() }

@@ -24,6 +24,7 @@ import (
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/must"
 )
 
 const testNow = 1700000000
@@ -100,9 +101,7 @@ func (r *rig) loadWith(t testing.TB, yaml string, o limits.Options) {
 	}
 	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(yaml)}},
 		o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.SetRules(rules)
 }
 
@@ -308,9 +307,7 @@ func TestExplain_modes(t *testing.T) {
 	r := newRig(t, `[{key: k, @3}]`,
 		Options{DenyUnknown: true, Settings: Settings{GlobalShadow: true, GlobalQuota: true}})
 	x, err := r.Explain(t.Context(), "nobody", []rls.Entry{{Key: "k", Value: "v"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, part := range []string{"UNKNOWN_DOMAIN=deny", "SHADOW_MODE", "QUOTA_MODE"} {
 		if !strings.Contains(x.Text(), part) {
 			t.Errorf("no %s in\n%s", part, x.Text())
@@ -537,9 +534,7 @@ func TestBytes(t *testing.T) {
 		t.Errorf("over_limit of the value is %d, want 1: %v", got, r.counters("ratelimit.service.rate_limit.d."))
 	}
 	explained, err := r.Explain(t.Context(), "d", c.Request.Descriptors[0].Entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	x := explained.Descriptors[0]
 	text, err := json.Marshal(x)
 	if err != nil || !bytes.Contains(text, []byte(`"value":"bad\\xffone"`)) ||

@@ -12,8 +12,8 @@ import (
 	"gatehouse/ratelimit/internal/printable"
 )
 
-// startSpan begins the span of a decision. Attributes are copied: a span outlives the bytes that the request's strings
-// point into.
+// startSpan begins the span of a decision. Attributes are copied, because the span lives longer than the message's
+// bytes, into which the request's strings point.
 func (s *Service) startSpan(ctx context.Context, c *Call) {
 	_, c.span = s.o.Tracer.Start(ctx, "ShouldRateLimit Execution")
 	if c.span.IsRecording() {
@@ -32,8 +32,8 @@ func (c *Call) endSpan(err error) {
 	c.span = nil
 }
 
-// TraceStore has each call of store recorded as a span within the decision's span. name is the span's name; count makes
-// attributes of the hits sent.
+// TraceStore returns a Store that records each call of store's Add as a span, within the span of the decision. name is
+// the span's name; count makes the span's attributes from the hits that are sent.
 func TraceStore(store counter.Store, tracer trace.Tracer, name string,
 	count func([]counter.Hit) []attribute.KeyValue) counter.Store {
 	return &tracedStore{store, tracer, name, count}

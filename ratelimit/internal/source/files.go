@@ -1,8 +1,8 @@
-// Package source reads configuration from directories: whole sets of files, one after the other, each passed to one
-// function.
+// Package source reads configuration files from a directory. Whenever the files change, it reads all of them and passes
+// them as one Set to a function.
 //
-// It knows directories, symlinks and when they change. It does not know what the files mean, whether a set was valid,
-// or what uses the set.
+// It knows directories, symlinks and when they change. It does not know what the files mean, whether a Set was valid,
+// or what uses it.
 package source
 
 import (
@@ -25,21 +25,21 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Set is one whole configuration as it was at one time.
+// Set is all configuration files of a directory as they were at one time.
 type Set struct {
-	// Files are in order of their names; no files at all are a valid set.
+	// Files are sorted by name. A Set without files is valid.
 	Files []rulefile.File
-	// Err is why the files could not be read; Files is not valid then.
+	// Err is the reason why the files could not be read; Files must not be used then.
 	Err error
 }
 
-// Settings say where the files are and what makes the daemon read them again.
+// Settings are the environment variables that say where the files are and when they are read again.
 type Settings struct {
 	// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY/*.yaml and *.yml.
 	Root string `env:"RUNTIME_ROOT" envDefault:"/srv/runtime_data/current"`
 	// Directory below RUNTIME_ROOT; may be empty.
 	Subdirectory string `env:"RUNTIME_SUBDIRECTORY"`
-	// Directory below that; `.` for that itself.
+	// Directory below RUNTIME_SUBDIRECTORY that has the files; `.` for RUNTIME_SUBDIRECTORY itself.
 	AppDirectory string `env:"RUNTIME_APPDIRECTORY" envDefault:"config"`
 	// true: files and directories whose names begin with a dot are not read.
 	IgnoreDotFiles bool `env:"RUNTIME_IGNOREDOTFILES" envDefault:"false"`
@@ -59,41 +59,41 @@ type FilesOptions struct {
 }
 
 const (
-	// settle is how long nothing may change before the files are read; settleMax is how long further changes may delay
-	// the reading.
+	// settle is the time without changes after which the files are read, so that a sequence of changes is read once.
+	// settleMax bounds how long further changes can delay reading.
 	settle    = 100 * time.Millisecond
 	settleMax = time.Second
-	// retryAfter is how long a writer has to finish a file that seems incomplete.
+	// retryAfter is the time that a program that is writing a file has to finish it, if the file seems incomplete.
 	retryAfter = 200 * time.Millisecond
-	// pollEvery is how often the directory is read without a notification, for file systems without notifications,
-	// targets of symlinks, and directories that do not exist yet.
+	// pollEvery is how often the directory is read without a notification. It finds changes in file systems without
+	// notifications, changes behind symlinks, and directories that did not exist before.
 	pollEvery = 2 * time.Second
 )
 
-// Files watches a directory of YAML files.
+// Files reads a directory of YAML files and watches it for changes.
 type Files struct {
 	o        FilesOptions
 	dir      string // the directory to read
 	reload   chan struct{}
-	attempts *stats.Counter // runtime.load_attempts: times the directory was read
-	failures *stats.Counter // runtime.load_failures: entries or directories that could not be read
-	values   atomic.Int64   // runtime.num_values: files read
+	attempts *stats.Counter // runtime.load_attempts: number of times the directory was read
+	failures *stats.Counter // runtime.load_failures: number of entries or directories that could not be read
+	values   atomic.Int64   // runtime.num_values: number of files read
 
-	// Fields of Run.
-	last    fingerprint // of the set passed on last
-	applied bool        // a set was passed on
-	refused bool        // the set passed on last was refused
-	logged  string      // what logIgnored logged last
+	// The following fields are used by Run only.
+	last    fingerprint // of the Set that was passed on last
+	applied bool        // set once a Set has been passed on
+	refused bool        // set if the Set that was passed on last was refused
+	logged  string      // the names that logIgnored logged last
 
-	leftovers []string // of the last reading; already reported
-	told      bool     // warnUnfollowed has run
+	leftovers []string // leftover files of the last reading, which have been logged
+	told      bool     // set once warnUnfollowed has run
 }
 
-// fingerprint identifies a set. It replaces the texts, which may be large and are of no use after reading.
+// fingerprint identifies a Set without keeping its texts, which may be large.
 type fingerprint struct {
 	files int
-	sum   [sha256.Size]byte // of their names and texts
-	err   string            // why there is no set; files are then those of the last valid set
+	sum   [sha256.Size]byte // hash of the files' names and texts
+	err   string            // why the files could not be read; files is then that of the last valid Set
 }
 
 func fingerprintOf(s Set) fingerprint {
@@ -103,7 +103,7 @@ func fingerprintOf(s Set) fingerprint {
 	h := sha256.New()
 	for _, file := range s.Files {
 		fmt.Fprintf(h, "%q %d ", file.Name, len(file.Text))
-		for piece := range slices.Chunk(file.Text, 64<<10) { // hashing a file of 64 MB at once would block requests
+		for piece := range slices.Chunk(file.Text, 64<<10) { // in pieces: hashing 64 MB at once would block requests
 			h.Write(piece)
 		}
 	}
@@ -114,7 +114,7 @@ func fingerprintOf(s Set) fingerprint {
 func NewFiles(o FilesOptions) *Files {
 	o.poll = cmp.Or(o.poll, pollEvery)
 	if abs, err := filepath.Abs(o.Root); err == nil {
-		o.Root = abs // and clean: a trailing slash would hide the symlink
+		o.Root = abs // filepath.Abs also removes a trailing slash, which would hide that the root is a symlink
 	}
 	f := &Files{
 		o:        o,
@@ -127,17 +127,18 @@ func NewFiles(o FilesOptions) *Files {
 	return f
 }
 
-// Reload has the files read and applied even if nothing seems to have changed (SIGHUP). It does not wait.
+// Reload makes Run read the files and pass them on even if nothing seems to have changed, as on SIGHUP. It does not
+// wait for that.
 func (f *Files) Reload() {
 	select {
 	case f.reload <- struct{}{}:
-	default: // a reload is already pending
+	default: // a reload is pending already
 	}
 }
 
-// Run passes the present set to apply, and then each new one, until ctx ends; then it returns nil. apply runs in this
-// goroutine, one call after the other. Run ignores its error, except that a refused set is passed on again only after
-// Reload or when a file has changed, even if only its time or mode.
+// Run passes the present Set to apply, and then each new one, until ctx ends; then it returns nil. apply runs in this
+// goroutine, one call after the other. If apply returns an error, the Set counts as refused: it is passed on again only
+// after Reload, or when a file has changed, even if only in its time or mode.
 func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 	w := f.newWatch()
 	defer w.Close()
@@ -149,7 +150,7 @@ func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 			return nil
 		}
 		swapped := w.swapped
-		w.refresh() // before reading, so that later changes are noticed
+		w.refresh() // before reading, so that changes during reading are noticed
 		set := f.read()
 		if !forced && unfinished(set) {
 			select {
@@ -164,7 +165,7 @@ func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 	}
 }
 
-// read reads the whole directory and counts files and failures.
+// read reads the whole directory, and counts files and failures for statistics.
 func (f *Files) read() Set {
 	f.attempts.Inc()
 	files, skipped, leftovers, errs := ReadDir(f.dir, f.o.IgnoreDotFiles)
@@ -193,7 +194,8 @@ func (f *Files) read() Set {
 	return Set{Files: files}
 }
 
-// warnUnfollowed warns once about a folder that no swap replaces: files saved in the folder would never be loaded.
+// warnUnfollowed warns once if RUNTIME_WATCH_ROOT is true but the root is a plain directory. A reload would need a swap
+// of a symlink, so files saved in the directory would never be loaded.
 func (f *Files) warnUnfollowed() {
 	if f.told || !f.o.WatchRoot {
 		return
@@ -211,8 +213,9 @@ func (f *Files) warnUnfollowed() {
 		"directory", f.dir)
 }
 
-// logIgnored logs once the entries of the directory that are not read. Sub-directories get a warning, since the
-// replaced service reads them, and so do files where no file is read: their names may have another ending.
+// logIgnored logs, once for the same names, the entries of the directory that are not read. It warns about
+// sub-directories, which envoyproxy/ratelimit reads. If no file at all is read, it warns about files too, since their
+// names may have the wrong ending.
 func (f *Files) logIgnored(skipped string, none bool) {
 	if skipped == f.logged {
 		return
@@ -227,7 +230,8 @@ func (f *Files) logIgnored(skipped string, none bool) {
 	f.o.Log.Log(context.Background(), level, "source: "+NotRead, "directory", f.dir, "names", skipped)
 }
 
-// shown returns a file's name in messages: with WatchRoot its path below Subdirectory, with `.` for `/`.
+// shown returns the name that messages give a file. With RUNTIME_WATCH_ROOT it is the file's path below
+// RUNTIME_SUBDIRECTORY, with `.` instead of `/`.
 func (f *Files) shown(base string) string {
 	app := strings.Trim(filepath.ToSlash(filepath.Clean(f.o.AppDirectory)), "/")
 	if !f.o.WatchRoot || app == "." || app == "" {
@@ -236,12 +240,13 @@ func (f *Files) shown(base string) string {
 	return strings.ReplaceAll(app, "/", ".") + "." + base
 }
 
-// anyChange reports whether changes in the directory itself are a reason to reload, and not only a swap of the root:
-// without WatchRoot, and after a refused set, which operators repair in place.
+// anyChange reports whether changes within the directory are a reason to reload, instead of only a swap of the root.
+// They are if RUNTIME_WATCH_ROOT is false, and after a refused Set, which operators repair in place.
 func (f *Files) anyChange() bool { return !f.o.WatchRoot || f.refused }
 
-// unfinished reports whether a file may still be being written: it is missing or blank, or its last line has no end.
-// Taking such a file as finished costs an error that the next reload corrects.
+// unfinished reports whether a file may still be being written: a file is missing, is blank, or does not end with a
+// newline. If such a file is finished after all, the only harm of waiting for it is a delay; if it is taken too early,
+// an error is logged, which the next reload corrects.
 func unfinished(s Set) bool {
 	if s.Err != nil {
 		return true
@@ -254,8 +259,8 @@ func unfinished(s Set) bool {
 	return false
 }
 
-// applyIfChanged applies set unless it equals the set applied last and no file was touched since: the event may have
-// concerned another file, or a change that had already been read.
+// applyIfChanged passes set to apply, unless it equals the Set that was passed on last and no file was touched since.
+// Such a Set results if an event concerned another file, or a change that had been read already.
 func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	if set.Err == nil && len(set.Files) == 0 {
 		had := f.last.files > 0
@@ -276,14 +281,14 @@ func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	f.applied = true
 	unread := set.Err != nil
 	if unread {
-		f.last.err = now.err // a later valid set is still compared with the files before
+		f.last.err = now.err // so that a later valid Set is still compared with the files before the error
 	} else {
 		f.last = now
 	}
 	f.refused = apply(set) != nil || unread // apply has counted and logged the error
 }
 
-// same reports whether b would change nothing after a.
+// same reports whether a Set with fingerprint b changes nothing after a Set with fingerprint a.
 func (a fingerprint) same(b fingerprint) bool {
 	if a.err != "" || b.err != "" {
 		return a.err == b.err

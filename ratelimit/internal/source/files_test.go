@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/await"
 	"gatehouse/shared/logtest"
+	"gatehouse/shared/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,12 +96,8 @@ func TestFiles_notFollowed(t *testing.T) {
 		}
 	}
 	folder := func(path string) {
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path+"/a.yaml", []byte("1\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(path, 0o755))
+		must.Succeed(t, os.WriteFile(path+"/a.yaml", []byte("1\n"), 0o644))
 	}
 	watched := FilesOptions{Settings: Settings{WatchRoot: true}}
 	plain := func(root string) { folder(root + "/config") }
@@ -108,16 +105,12 @@ func TestFiles_notFollowed(t *testing.T) {
 	f(plain, FilesOptions{}, 0)
 	f(func(root string) { // a symlink, which is swapped
 		folder(root + ".1/config")
-		if err := os.Symlink(root+".1", root); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(root+".1", root))
 	}, watched, 0)
 	f(func(root string) { // Kubernetes swaps ..data
 		folder(root + "/config/..1")
 		folder(root + "/config")
-		if err := os.Symlink("..1", root+"/config/..data"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink("..1", root+"/config/..data"))
 	}, watched, 0)
 
 	f(func(string) {}, watched, 0)
@@ -160,25 +153,14 @@ func (w *world) until(want string) {
 
 func mkdir(t *testing.T, dir string) string {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(dir, 0o755))
 	return dir
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	mkdir(t, filepath.Dir(path))
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // TestDirectory goes through every kind of change in the directory itself.
@@ -194,15 +176,15 @@ func TestDirectory(t *testing.T) {
 	write(t, dir+"/a.yml", "1\n")
 	w.until("a.yml=1 b.yaml=2")
 	write(t, dir+"/new", "3\n")
-	must(t, os.Rename(dir+"/new", dir+"/a.yml"))
+	must.Succeed(t, os.Rename(dir+"/new", dir+"/a.yml"))
 	w.until("a.yml=3 b.yaml=2")
-	must(t, os.Rename(dir+"/b.yaml", root+"/b.yaml")) // renamed away
+	must.Succeed(t, os.Rename(dir+"/b.yaml", root+"/b.yaml")) // renamed away
 	w.until("a.yml=3")
-	must(t, os.Rename(root+"/b.yaml", dir+"/b.yaml"))
+	must.Succeed(t, os.Rename(root+"/b.yaml", dir+"/b.yaml"))
 	w.until("a.yml=3 b.yaml=2")
-	must(t, os.Remove(dir+"/b.yaml"))
+	must.Succeed(t, os.Remove(dir+"/b.yaml"))
 	w.until("a.yml=3")
-	must(t, os.Remove(dir+"/a.yml"))
+	must.Succeed(t, os.Remove(dir+"/a.yml"))
 	w.until("")
 	if !strings.Contains(w.log.String(), "NO CONFIGURATION FILES ANY MORE") {
 		t.Errorf("no warning: %s", &w.log)
@@ -217,8 +199,8 @@ func TestDirectory_replacedInRootMode(t *testing.T) {
 	write(t, root+"/next/a.yaml", "2\n")
 	w := start(t, root, FilesOptions{Settings: Settings{WatchRoot: true}, poll: 20 * time.Millisecond})
 	w.until("config.a.yaml=1")
-	must(t, os.Rename(root+"/config", root+"/old"))
-	must(t, os.Rename(root+"/next", root+"/config"))
+	must.Succeed(t, os.Rename(root+"/config", root+"/old"))
+	must.Succeed(t, os.Rename(root+"/next", root+"/config"))
 	w.until("config.a.yaml=2")
 }
 
@@ -228,14 +210,14 @@ func TestDirectory_replaced(t *testing.T) {
 	write(t, root+"/config/a.yaml", "1\n")
 	w := start(t, root, FilesOptions{poll: 20 * time.Millisecond})
 	w.until("a.yaml=1")
-	must(t, os.Rename(root+"/config", root+"/old"))
+	must.Succeed(t, os.Rename(root+"/config", root+"/old"))
 	w.until("error: source: read the configuration directory: open " + root + "/config: no such file or directory; " +
 		"want RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY")
 	write(t, root+"/config", "a file\n")
 	w.until("error: source: read the configuration directory: open " + root + "/config: not a directory")
-	must(t, os.Remove(root+"/config"))
+	must.Succeed(t, os.Remove(root+"/config"))
 	write(t, root+"/next/a.yaml", "2\n")
-	must(t, os.Rename(root+"/next", root+"/config"))
+	must.Succeed(t, os.Rename(root+"/next", root+"/config"))
 	w.until("a.yaml=2")
 	write(t, root+"/config/a.yaml", "3\n") // the new directory is the one watched
 	w.until("a.yaml=3")
@@ -262,11 +244,11 @@ func TestKubernetes(t *testing.T) {
 		dir := mkdir(t, root+"/config")
 		swap := func(version, text string) {
 			write(t, dir+"/.."+version+"/a.yaml", text)
-			must(t, os.Symlink(".."+version, dir+"/..tmp"))
-			must(t, os.Rename(dir+"/..tmp", dir+"/..data"))
+			must.Succeed(t, os.Symlink(".."+version, dir+"/..tmp"))
+			must.Succeed(t, os.Rename(dir+"/..tmp", dir+"/..data"))
 		}
 		swap("1", "1\n")
-		must(t, os.Symlink("..data/a.yaml", dir+"/a.yaml"))
+		must.Succeed(t, os.Symlink("..data/a.yaml", dir+"/a.yaml"))
 		w := start(t, root, FilesOptions{Settings: Settings{WatchRoot: watchRoot}})
 		w.until(w.f.shown("a.yaml") + "=1")
 		swap("2", "2\n")
@@ -284,14 +266,14 @@ func TestRootSwap(t *testing.T) {
 		for _, v := range []string{"1", "2", "3"} {
 			write(t, parent+"/v"+v+"/config/a.yaml", v+"\n")
 		}
-		must(t, os.Symlink("v1", parent+"/current"))
+		must.Succeed(t, os.Symlink("v1", parent+"/current"))
 		w := start(t, parent+"/current"+slash, FilesOptions{Settings: Settings{WatchRoot: true}})
 		w.until("config.a.yaml=1")
-		must(t, os.Symlink("v2", parent+"/next"))
-		must(t, os.Rename(parent+"/next", parent+"/current"))
+		must.Succeed(t, os.Symlink("v2", parent+"/next"))
+		must.Succeed(t, os.Rename(parent+"/next", parent+"/current"))
 		w.until("config.a.yaml=2")
-		must(t, os.Remove(parent+"/current"))
-		must(t, os.Symlink("v3", parent+"/current"))
+		must.Succeed(t, os.Remove(parent+"/current"))
+		must.Succeed(t, os.Symlink("v3", parent+"/current"))
 		w.until("config.a.yaml=3")
 	}
 }
@@ -330,11 +312,11 @@ func TestReload_appliesTheSameAgain(t *testing.T) {
 		})
 	}
 	f("SIGHUP", w.f.Reload)
-	f("chmod", func() { must(t, os.Chmod(path, 0o600)) })
-	f("touch", func() { must(t, os.Chtimes(path, time.Time{}, time.Unix(1e9, 0))) })
+	f("chmod", func() { must.Succeed(t, os.Chmod(path, 0o600)) })
+	f("touch", func() { must.Succeed(t, os.Chtimes(path, time.Time{}, time.Unix(1e9, 0))) })
 	f("a copy renamed over it", func() {
 		write(t, root+"/copy", "1\n")
-		must(t, os.Rename(root+"/copy", path))
+		must.Succeed(t, os.Rename(root+"/copy", path))
 	})
 	reads := w.f.attempts.Value()
 	write(t, root+"/config/notes.txt", "1\n")
@@ -376,11 +358,11 @@ func TestRootSwap_toTheSame(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()
 	write(t, top+"/v1/config/a.yaml", "1\n")
-	must(t, os.Symlink("v1", top+"/current"))
+	must.Succeed(t, os.Symlink("v1", top+"/current"))
 	w := start(t, top+"/current", FilesOptions{Settings: Settings{WatchRoot: true}})
 	w.until("config.a.yaml=1")
-	must(t, os.Symlink("v1", top+"/next"))
-	must(t, os.Rename(top+"/next", top+"/current"))
+	must.Succeed(t, os.Symlink("v1", top+"/next"))
+	must.Succeed(t, os.Rename(top+"/next", top+"/current"))
 	await.True(t, "applied", func() bool { return w.count() == 2 })
 }
 
@@ -390,7 +372,7 @@ func TestRefuseEmpty(t *testing.T) {
 	write(t, root+"/config/a.yaml", "1\n")
 	w := start(t, root, FilesOptions{Settings: Settings{RefuseEmpty: true}})
 	w.until("a.yaml=1")
-	must(t, os.Remove(root+"/config/a.yaml"))
+	must.Succeed(t, os.Remove(root+"/config/a.yaml"))
 	w.until("error: source: " + root +
 		"/config holds no configuration files any more; the rules already loaded stay (RUNTIME_REFUSE_EMPTY)")
 	write(t, root+"/config/a.yaml", "1\n")
@@ -403,7 +385,7 @@ func TestPolling(t *testing.T) {
 	root, elsewhere := t.TempDir(), t.TempDir()
 	write(t, elsewhere+"/real", "1\n")
 	mkdir(t, root+"/config")
-	must(t, os.Symlink(elsewhere+"/real", root+"/config/a.yaml"))
+	must.Succeed(t, os.Symlink(elsewhere+"/real", root+"/config/a.yaml"))
 	w := start(t, root, FilesOptions{poll: 20 * time.Millisecond})
 	w.until("a.yaml=1")
 	write(t, elsewhere+"/real", "22\n")
@@ -417,8 +399,8 @@ func TestStatistics(t *testing.T) {
 	write(t, root+"/config/b.yml", "1\n")
 	w := start(t, root, FilesOptions{})
 	w.until("a.yaml=1 b.yml=1")
-	must(t, os.Symlink("nowhere", root+"/config/c.yaml"))
-	must(t, os.Symlink("nowhere", root+"/config/d.yaml"))
+	must.Succeed(t, os.Symlink("nowhere", root+"/config/c.yaml"))
+	must.Succeed(t, os.Symlink("nowhere", root+"/config/d.yaml"))
 	w.until("error: source: read " + root + "/config/c.yaml: lstat " + root +
 		"/config/nowhere: no such file or directory\n" +
 		"source: read " + root + "/config/d.yaml: lstat " + root + "/config/nowhere: no such file or directory")
@@ -435,11 +417,11 @@ func TestReadDir(t *testing.T) {
 		"dir.yaml/e.yaml"} {
 		write(t, filepath.Join(dir, name), name)
 	}
-	must(t, os.Symlink("b.yaml", dir+"/z.yaml"))
-	must(t, syscall.Mkfifo(dir+"/pipe.yaml", 0o600))
-	must(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yml"))
-	must(t, os.WriteFile(dir+"/._b.yaml", []byte{0, 5, 22, 7}, 0o600))
-	must(t, os.WriteFile(dir+"/._notes.txt", nil, 0o600))
+	must.Succeed(t, os.Symlink("b.yaml", dir+"/z.yaml"))
+	must.Succeed(t, syscall.Mkfifo(dir+"/pipe.yaml", 0o600))
+	must.Succeed(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yml"))
+	must.Succeed(t, os.WriteFile(dir+"/._b.yaml", []byte{0, 5, 22, 7}, 0o600))
+	must.Succeed(t, os.WriteFile(dir+"/._notes.txt", nil, 0o600))
 	f := func(ignoreDot bool, wantFiles, wantSkipped string) {
 		t.Helper()
 		files, skipped, leftovers, errs := ReadDir(dir, ignoreDot)
@@ -483,15 +465,15 @@ func TestRootMode_correctedInPlace(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()
 	write(t, parent+"/v1/config/a.yaml", "mistake\n")
-	must(t, os.Symlink("v1", parent+"/current"))
+	must.Succeed(t, os.Symlink("v1", parent+"/current"))
 	w := start(t, parent+"/current", FilesOptions{Settings: Settings{WatchRoot: true}})
 	w.until("config.a.yaml=mistake")
 	write(t, parent+"/v1/config/a.yaml", "good\n")
 	w.until("config.a.yaml=good")
 	write(t, parent+"/v1/config/a.yaml", "edited in place\n")
 	write(t, parent+"/v2/config/a.yaml", "swapped\n")
-	must(t, os.Symlink("v2", parent+"/next"))
-	must(t, os.Rename(parent+"/next", parent+"/current"))
+	must.Succeed(t, os.Symlink("v2", parent+"/next"))
+	must.Succeed(t, os.Rename(parent+"/next", parent+"/current"))
 	w.until("config.a.yaml=swapped")
 	if w.count() != 3 {
 		t.Errorf("sets handed over: %q", w.sets)
@@ -502,7 +484,7 @@ func TestRootMode_correctedInPlace(t *testing.T) {
 func TestFiles_leftovers(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.yaml", "domain: a\n")
-	must(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yaml"))
+	must.Succeed(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yaml"))
 	write(t, dir+"/._a.yaml", "\x00\x05\x16\x07")
 	var log strings.Builder
 	f := NewFiles(FilesOptions{Settings: Settings{Root: dir}, Log: slog.New(slog.NewTextHandler(&log, nil)),

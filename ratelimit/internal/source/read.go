@@ -12,14 +12,15 @@ import (
 	"gatehouse/shared/filewatch"
 )
 
-// ReadDir reads dir/*.yaml and *.yml, sorted by name, as Files does; a file is named by its base name. Symlinks are
-// followed, and a file to which two of them lead is read once.
+// ReadDir reads the files *.yaml and *.yml in a directory, sorted by name, as Files does. Each file gets its base name.
+// Symlinks are followed; a file to which two symlinks lead is read once.
 //
-// It also returns the names that it skipped, sub-directories with a slash, except names that begin with a dot: a
-// Kubernetes volume is full of these. Every entry that cannot be read is an error of its own, next to the files that
-// can be read. leftovers are files that editors and file managers left behind, dot files or not, which are never read.
+// skipped has the names of other entries, with a slash at the end for sub-directories, except for names that begin with
+// a dot, of which a Kubernetes volume has many. errs has an error for each entry that cannot be read; the other files
+// are returned all the same. leftovers has the files that editors and file managers left behind, which are never read,
+// whether or not ignoreDotFiles is set.
 func ReadDir(dir string, ignoreDotFiles bool) (files []rulefile.File, skipped, leftovers []string, errs []error) {
-	entries, err := os.ReadDir(dir) // sorted by name
+	entries, err := os.ReadDir(dir) // ReadDir sorts by name
 	if err != nil {
 		return nil, nil, nil, []error{fmt.Errorf("source: read the configuration directory: %w", err)}
 	}
@@ -58,23 +59,23 @@ func ReadDir(dir string, ignoreDotFiles bool) (files []rulefile.File, skipped, l
 	return files, skipped, leftovers, errs
 }
 
-// NotRead is the reason logged for skipped names.
+// NotRead is the message that is logged with the names of skipped entries.
 const NotRead = "not read: only files named *.yaml or *.yml in the directory itself are, each once"
 
-// leftover reports whether a name is one that Emacs gives its locks (symlinks that lead nowhere), or macOS the
-// attributes of copied files (no YAML).
+// leftover reports whether a name is that of a lock of Emacs (a symlink that leads nowhere) or of a file in which macOS
+// keeps the attributes of a copied file (not YAML).
 func leftover(name string) bool {
 	return strings.HasPrefix(name, ".#") || strings.HasPrefix(name, "._")
 }
 
-// Leftover is the reason logged for a skipped leftover.
+// Leftover is the message that is logged with the name of a leftover file.
 const Leftover = "not read: a leftover of an editor or file manager, not a file of rules"
 
-// maxFileBytes is far above any set of rules that people maintain.
+// maxFileBytes is far more than any rule file that people maintain.
 const maxFileBytes = 64 << 20
 
-// readFile returns the contents of a regular file and the path it resolves to; "" for a directory, or a pipe that would
-// never end.
+// readFile returns the content of a regular file, and the path to which it resolves. real is "" for a directory, and
+// for a pipe, which might never end.
 func readFile(path string) (text []byte, real string, err error) {
 	if real, err = filepath.EvalSymlinks(path); err != nil {
 		return nil, "", err
@@ -95,15 +96,15 @@ func isYAML(name string) bool {
 	return ext == ".yaml" || ext == ".yml"
 }
 
-// kubernetesData is the symlink that Kubernetes renames into place when it updates a volume.
+// kubernetesData is the name of the symlink in a volume that Kubernetes replaces when it updates the volume.
 const kubernetesData = "..data"
 
 // watch reports when the files may have changed.
 type watch struct {
 	*filewatch.Watcher
 	f       *Files
-	read    string // signature when the files were last read, or are about to be
-	swapped bool   // the root, or Kubernetes' link, was replaced since
+	read    string // the signature when the files were read last, or are about to be read
+	swapped bool   // set if the root, or the symlink kubernetesData, has been replaced since then
 }
 
 func (f *Files) newWatch() *watch {
@@ -114,8 +115,8 @@ func (f *Files) newWatch() *watch {
 	return w
 }
 
-// refresh watches the directories that exist now, and takes the signature. Polling finds a directory that does not
-// exist yet.
+// refresh starts watching the directories that exist now, and takes their signature. A directory that does not exist
+// yet is found by polling.
 func (w *watch) refresh() {
 	w.swapped = false
 	dirs := []string{w.f.dir}
@@ -125,7 +126,7 @@ func (w *watch) refresh() {
 	w.read = w.Follow(dirs...)
 }
 
-// concerns reports whether an event is a reason to reload.
+// concerns reports whether a file system event is a reason to reload.
 func (w *watch) concerns(e fsnotify.Event) bool {
 	if w.f.anyChange() && (filepath.Dir(e.Name) == w.f.dir || e.Name == w.f.dir) {
 		return true
@@ -140,8 +141,8 @@ func (w *watch) concerns(e fsnotify.Event) bool {
 	return w.swapped
 }
 
-// signature changes when the directory is replaced and, unless only the root counts, when a file in it or behind a
-// symlink in it changes.
+// signature returns a text that changes when the directory is replaced. If any change in the directory is a reason to
+// reload, the text also changes when a file in the directory, or a file to which a symlink in it leads, changes.
 func (w *watch) signature() string {
 	var b strings.Builder
 	if w.f.o.WatchRoot {

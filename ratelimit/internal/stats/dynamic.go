@@ -11,18 +11,20 @@ import (
 // Bounds of the dynamic table.
 const (
 	dynamicShards = 64
-	// maxDynamicKey is the longest name with runtime values, in bytes: a longer name would not fit a statsd datagram,
-	// and hostile names would fill the memory. A longer name counts as overflow.
+	// maxDynamicKey is the greatest length, in bytes, of a name that contains values of requests: a longer name would
+	// not fit into a statsd datagram, and clients could fill the memory with long names. Longer names are counted in
+	// the overflow series.
 	maxDynamicKey = 512
 )
 
-// NotFoundSuffix ends the names of the counters of domains that no file has; RulePrefix and the domain come before it.
+// NotFoundSuffix ends the name of the counter that counts requests for a domain without rules; RulePrefix and the
+// domain's name precede it.
 const NotFoundSuffix = ".domain_not_found"
 
-// dynamic maps keys that contain runtime values, and domains that no file has, to counters. It is bounded by the number
-// of keys and, separately, by the number of domains: values of requests must not displace the domains, which show that
-// a configuration is wrong, nor domains the values. A request looks up under a shard's read lock; only a new key takes
-// Registry.mu. Where both locks are needed, the shard's comes first.
+// dynamic maps names that contain values of requests to counters. They are the keys of rules with such values, and
+// domains without rules. Keys and domains have a bound each, so that neither displaces the other: values of requests
+// must not displace domains, which show that a configuration is wrong. A request looks up its counters under a shard's
+// read lock; only a new name takes Registry.mu. Where both locks are needed, the shard's is taken first.
 type dynamic struct {
 	r      *Registry
 	seed   maphash.Seed
@@ -34,14 +36,14 @@ type dynamic struct {
 	overflowUnknown *Counter
 }
 
-// room bounds one kind of series.
+// room bounds the number of series of one kind.
 type room struct {
 	max      int64
 	n        atomic.Int64
-	overflow *Counter // look-ups that hit the limit, or whose keys were too long
+	overflow *Counter // counts look-ups of new keys that were too long, or for which there was no room
 }
 
-// full reports whether a new key of this many bytes goes to the overflow series, and counts the overflow.
+// full reports whether a new key of this many bytes must use the overflow series, and counts it as an overflow if so.
 func (m *room) full(bytes int) bool {
 	if bytes > maxDynamicKey || m.n.Load() >= m.max {
 		m.overflow.Inc()
@@ -50,7 +52,7 @@ func (m *room) full(bytes int) bool {
 	return false
 }
 
-// take reserves room for one more key.
+// take reserves room for one more key, and reports whether there was room.
 func (m *room) take() bool {
 	if m.n.Add(1) <= m.max {
 		return true
@@ -62,11 +64,11 @@ func (m *room) take() bool {
 
 type shard struct {
 	sync.RWMutex
-	rules   [2]map[string]*dynamicRule // by ruleKeys and limitKeys
+	rules   [2]map[string]*dynamicRule // indexed by ruleKeys and limitKeys
 	domains map[string]*dynamicDomain
 }
 
-// Kinds of keys that map to a Rule.
+// The kinds of keys that map to a Rule: of rules, and of limits in a rate_limits list.
 const (
 	ruleKeys = iota
 	limitKeys
@@ -82,7 +84,7 @@ type dynamicDomain struct {
 	idleness
 }
 
-// idleness remembers when a sum last changed; used by the flusher only.
+// idleness remembers when a sum of counters last changed. Only the flusher uses it.
 type idleness struct {
 	was   uint64
 	since time.Time
@@ -108,16 +110,16 @@ func (d *dynamic) open(r *Registry, maxKeys, maxDomains int) {
 	}
 	d.keys.overflow = r.Counter("ratelimit.stats.dynamic_keys_overflow")
 	d.unknown.overflow = r.Counter("ratelimit.stats.unknown_domains_overflow")
-	d.overflowRule = &d.hold("_overflow").Rule // kept for ever
+	d.overflowRule = &d.hold("_overflow").Rule // held for ever, so that it is never forgotten
 	d.overflowUnknown = r.Counter(RulePrefix + "_overflow" + NotFoundSuffix)
 	r.GaugeFunc("ratelimit.stats.dynamic_keys", d.keys.n.Load)
 	r.GaugeFunc("ratelimit.stats.unknown_domains", d.unknown.n.Load)
 }
 
-// DynamicRule returns the counters of a rule key with runtime values. Known keys cost a look-up and no allocation; the
-// key stays the caller's. When the table is full, all new keys share one Rule named "_overflow", and
-// ratelimit.stats.dynamic_keys_overflow counts them. A handle is for the present request: it is forgotten some flushes
-// after its last use.
+// DynamicRule returns the counters of a rule whose key contains values of requests. A known key costs one look-up and
+// no allocation; key may be reused afterwards. When the table is full, all new keys share one Rule named "_overflow",
+// and ratelimit.stats.dynamic_keys_overflow counts them. The caller must not keep the result beyond its request: it is
+// forgotten some flushes after its last use.
 func (r *Registry) DynamicRule(key []byte) *Rule { return r.dyn.find(key, ruleKeys) }
 
 func (d *dynamic) find(key []byte, kind int) *Rule {
@@ -143,7 +145,7 @@ func (d *dynamic) addRule(sh *shard, key []byte, kind int) *Rule {
 	if !d.keys.take() {
 		return d.overflowOf(kind)
 	}
-	// Two keys may have the same clean name, or the name of a rule without runtime values.
+	// Different keys may have the same clean name, which may even be the name of a rule without values of requests.
 	var clean string
 	if kind == limitKeys {
 		clean = cleanLimit(key)
@@ -155,7 +157,7 @@ func (d *dynamic) addRule(sh *shard, key []byte, kind int) *Rule {
 	return &s.Rule
 }
 
-// hold returns the series of a clean key, which stays until it is released.
+// hold returns the series of a clean key, and makes it if there is none. It is not forgotten before it is released.
 func (d *dynamic) hold(clean string) *ruleSeries {
 	d.r.mu.Lock()
 	defer d.r.mu.Unlock()
@@ -164,7 +166,7 @@ func (d *dynamic) hold(clean string) *ruleSeries {
 	return s
 }
 
-// overflowOf returns the Rule that new keys share when the table is full.
+// overflowOf returns the Rule that new keys of a kind share when the table is full.
 func (d *dynamic) overflowOf(kind int) *Rule {
 	if kind == ruleKeys {
 		return d.overflowRule
@@ -172,13 +174,13 @@ func (d *dynamic) overflowOf(kind int) *Rule {
 	if have := d.overflowLimit.Load(); have != nil {
 		return have
 	}
-	made := &d.hold(string(AppendLabel([]byte("_overflow"), "_overflow"))).Rule // kept for ever, as for rules
+	made := &d.hold(string(AppendLabel([]byte("_overflow"), "_overflow"))).Rule // held for ever, as overflowRule is
 	d.overflowLimit.Store(made)
 	return made
 }
 
-// DomainNotFound returns the counter of descriptors in a domain that no file has; domain stays the caller's. When there
-// are too many domains, new ones share the counter of the domain "_overflow".
+// DomainNotFound returns the counter that counts requests for a domain without rules. When there are too many such
+// domains, new ones share the counter of the domain "_overflow".
 func (r *Registry) DomainNotFound(domain string) *Counter {
 	d := &r.dyn
 	sh := &d.shards[maphash.String(d.seed, domain)%dynamicShards]
@@ -211,8 +213,8 @@ func (d *dynamic) addDomain(sh *shard, domain string) *Counter {
 	return s.counter
 }
 
-// expire drops the keys that have not counted for longer than Options.DynamicIdle. The flusher calls it after each
-// flush, one shard after the other.
+// expire drops the keys and domains whose counters have not changed for longer than Options.DynamicIdle. The flusher
+// calls it after each flush; it locks one shard after the other.
 func (d *dynamic) expire(now time.Time, idle time.Duration) {
 	for i := range d.shards {
 		sh := &d.shards[i]
@@ -242,11 +244,12 @@ func (d *dynamic) release(m *room, h *holders) {
 	d.r.mu.Unlock()
 }
 
-// NoMatchPrefix begins the names of the counters of unmatched descriptors; the domain follows.
+// NoMatchPrefix begins the name of the counter that counts the descriptors of a domain that no rule matched; the
+// domain's name follows.
 const NoMatchPrefix = "ratelimit.service.no_match."
 
-// NoMatch returns the counters of unmatched descriptors for the domains in force. Counters of domains that are no
-// longer listed are flushed for as long as a running request may still add to them, and then forgotten.
+// NoMatch returns, for each domain of the rules in force, the counter of descriptors that no rule matched. Counters of
+// former domains are flushed while requests that are still running may add to them, and then forgotten.
 func (r *Registry) NoMatch(domains []string) map[string]*Counter {
 	counters := make(map[string]*Counter, len(domains))
 	r.mu.Lock()

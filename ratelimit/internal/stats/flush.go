@@ -5,40 +5,45 @@ import (
 	"time"
 )
 
-// Sink receives the metrics. Only the flusher calls it, and no method waits for a network or a pipe: a sink has a
-// bounded queue, and refuses values that do not fit.
+// Sink receives the metrics and sends them on. Only the flusher calls it, and its methods do not wait for a network or
+// a pipe, except for Awake and Close: a sink has a bounded queue, and refuses values that do not fit.
 type Sink interface {
-	// Ready reports that the sink can deliver values now. While it returns false, counters keep their differences, and
+	// Ready reports whether the sink can deliver values now. While it cannot, counters keep their growth for later, and
 	// timers record nothing.
 	Ready() bool
-	// Count passes the growth since the last time Count returned true for that series.
+	// Count passes a counter's growth since Count last returned true for the series. It returns false if the sink
+	// refuses it.
 	Count(s Series, delta uint64) bool
-	// Gauge passes a value; the next flush brings a newer value if this one is refused.
+	// Gauge passes a gauge's value. If the sink refuses it, the value is not passed again, since the next flush passes
+	// a newer one.
 	Gauge(s Series, value int64) bool
-	// Time passes one duration that stands for 1/rate events; refused durations are lost.
+	// Time passes one duration, which stands for 1/rate events. A duration that the sink refuses is lost.
 	Time(s Series, d time.Duration, rate float64) bool
 	// Flush sends the values passed so far.
 	Flush()
-	// Awake tries to connect once more, until ctx ends, and then returns Ready: the last counts of a process would
-	// otherwise be lost in the pause between two tries.
+	// Awake tries to connect at once, until ctx ends, and then returns Ready. It is called before the last flush of the
+	// process: in the pause between two tries to connect, the last counts would be lost.
 	Awake(ctx context.Context) bool
-	// Close sends queued values until ctx ends, then frees everything.
+	// Close sends queued values until ctx ends, then closes the sink.
 	Close(ctx context.Context) error
 }
 
 const (
-	// drainEvery is the period of draining timers; a value leaves after twice this time at the latest.
+	// drainEvery is how often the timers' durations are passed to the sink. A duration is passed after twice this time
+	// at the latest.
 	drainEvery = 100 * time.Millisecond
-	// finalFlush bounds the last flush, so that a dead sink does not hold up the shutdown.
+	// finalFlush bounds the time of the last flush, so that a sink that does not answer does not delay the end of the
+	// process.
 	finalFlush = 2 * time.Second
 )
 
-// Run flushes into sink until ctx ends, then once more, and closes sink. It is called once, also without a sink (nil,
-// DISABLE_STATS), since idle keys expire here. Of counters the difference to the value that the sink last took is sent,
-// unless it is 0; gauges are sent at every flush, timer values as they come.
+// Run flushes the metrics into sink until ctx ends, then flushes once more and closes sink. Call it once, even if there
+// is no sink (nil, for DISABLE_STATS), because it also drops idle series. For a counter, a flush passes the growth
+// since the sink last took it, unless it is 0; for a gauge, the value. Durations are passed as they come.
 //
-// A count is latched when the sink has taken it. Lost are only values that the kernel or the network held when a
-// connection broke, datagrams that were not received, and values that could not be delivered before the program's end.
+// A count is remembered as passed only when the sink has taken it. Values are lost only in datagrams that were not
+// received, in the kernel or network when a connection breaks, and if they could not be delivered before the process
+// ended.
 func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	r.delivered = time.Now()
 	flush := time.NewTicker(every)
@@ -48,7 +53,7 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 		t := time.NewTicker(drainEvery)
 		defer t.Stop()
 		drain = t.C
-		r.timing.Store(true) // a sink connects within the first drain, or that drain resets this
+		r.timing.Store(true) // the sink may connect before the first drain, which sets timing again if it does not
 	}
 	for {
 		select {
@@ -63,9 +68,10 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	}
 }
 
-// flush passes all values to sink and then drops idle series, unless the sink refused something: series with a
-// difference stay. Without a ready sink for Options.DynamicIdle they are dropped all the same, or a statsd that never
-// comes would fill the table, and memory with each reload.
+// flush passes all values to sink and then drops idle series. If the sink refuses something, no series is dropped,
+// since a series that has growth left must stay. If no sink has been ready for Options.DynamicIdle, idle series are
+// dropped all the same: otherwise, while statsd is unreachable, the dynamic table would fill, and memory would grow
+// with each reload.
 func (r *Registry) flush(sink Sink, now time.Time) {
 	if sink == nil || sink.Ready() && r.emit(sink) {
 		r.delivered = now
@@ -76,7 +82,7 @@ func (r *Registry) flush(sink Sink, now time.Time) {
 	r.forget()
 }
 
-// emit passes all counters that grew and all gauges. It returns false when the sink refused a counter.
+// emit passes the growth of all counters, and all gauges. It returns false if the sink refused a counter.
 func (r *Registry) emit(sink Sink) bool {
 	list, ruling := r.present()
 	all := true
@@ -104,7 +110,8 @@ func (r *Registry) emit(sink Sink) bool {
 	return all
 }
 
-// latch passes the growth since *last, and sets *last if the sink took it.
+// latch passes a counter's growth from *last to v, and sets *last to v if the sink took it. It returns false if the
+// sink refused it.
 func latch(sink Sink, s Series, last *uint64, v uint64) bool {
 	if v > *last && !sink.Count(s, v-*last) {
 		return false
@@ -113,8 +120,8 @@ func latch(sink Sink, s Series, last *uint64, v uint64) bool {
 	return true
 }
 
-// drain passes the timers' samples to the sink, while it is ready, and to the function of OnTime. Timers record only
-// while there is a receiver.
+// drain passes the durations that the timers have recorded to the sink, while it is ready, and to the function set by
+// OnTime. Timers record only while there is one of the two to receive them.
 func (r *Registry) drain(sink Sink) {
 	ready := sink != nil && sink.Ready()
 	r.timing.Store(ready || r.onTime != nil)
@@ -139,7 +146,7 @@ func (r *Registry) drain(sink Sink) {
 	}
 }
 
-// finish is the final flush, after which nothing is counted. Two drains empty both buffers of a timer.
+// finish is the final flush. What is counted afterwards is lost. It drains twice, because a timer has two buffers.
 func (r *Registry) finish(sink Sink) {
 	if sink == nil {
 		return

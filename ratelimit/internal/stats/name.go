@@ -8,20 +8,21 @@ import (
 	"gatehouse/ratelimit/internal/printable"
 )
 
-// Tag is a name and a value that travel with a metric.
+// Tag is a name and a value that are attached to a metric.
 type Tag struct{ Name, Value string }
 
-// Series is the name of one metric.
+// Series is the name and the tags of one metric.
 type Series struct {
-	// Name has dots and no tags.
+	// Name is the metric's name: words separated by dots, without tags.
 	Name string
-	// Tags are the metric's own tags and EXTRA_TAGS, sorted by name and clean. They are shared and must not be changed.
+	// Tags are the metric's own tags and those of EXTRA_TAGS, sorted by name and cleaned. Series share them: do not
+	// change them.
 	Tags []Tag
 
-	suffix string // Tags in plain statsd's form
+	suffix string // Tags in the form that plain statsd has
 }
 
-// Plain returns the name with its tags in plain statsd's form, `name.__k=v`.
+// Plain returns the name with its tags in the form for a plain statsd: `name.__k=v`.
 func (s Series) Plain() string {
 	if s.suffix == "" {
 		return s.Name
@@ -29,14 +30,15 @@ func (s Series) Plain() string {
 	return s.Name + s.suffix
 }
 
-// reservedTags are the names that a statsd relay by the replaced service's authors sets itself.
+// reservedTags are the names of tags that Lyft's statsd relay sets itself.
 var reservedTags = map[string]bool{
 	"asg": true, "az": true, "backend": true, "canary": true, "host": true, "period": true,
 	"region": true, "shard": true, "window": true, "source": true, "project": true,
 	"facet": true, "envoyservice": true,
 }
 
-// seriesOf joins a name with its own tags and the extra tags; own tags win.
+// seriesOf returns the series with a name, its own tags and EXTRA_TAGS. Of two tags with the same name, the series' own
+// is taken.
 func (r *Registry) seriesOf(name string, own []Tag) Series {
 	tags := r.extra
 	if len(own) > 0 {
@@ -63,7 +65,7 @@ func suffixOf(tags []Tag) string {
 	return b.String()
 }
 
-// cleanTags sorts tags by name, drops empty ones, and replaces by `_` the characters that would end a name or a line.
+// cleanTags returns tags sorted by name, without empty ones. Characters that would end a name or a line become `_`.
 func cleanTags(m map[string]string) []Tag {
 	var tags []Tag
 	for k, v := range m {
@@ -85,9 +87,9 @@ func cleanTag(s string) string {
 	}, s)
 }
 
-// appendKey appends a rule key as metric names have it: `:`, `|` and control bytes become `_`, and so do the dots of a
-// text that looks like an IPv4 address. Other dots stay and separate further parts. Invalid UTF-8 becomes \xNN, since a
-// page for Prometheus must be UTF-8.
+// appendKey appends a rule's key in the form that metric names have. `:`, `|` and control characters become `_`, and so
+// do the dots in a text that looks like an IPv4 address; other dots stay and separate parts of the name. Invalid UTF-8
+// becomes \xNN, since the page for Prometheus must be UTF-8.
 func appendKey(dst, key []byte) []byte {
 	start := len(dst)
 	if utf8.Valid(key) {
@@ -101,7 +103,7 @@ func appendKey(dst, key []byte) []byte {
 		case c == ':' || c == '|' || c < 0x20 || c == 0x7f:
 			out[i] = '_'
 		case isDigit(c):
-			// The first of four groups may start inside a longer run of digits, as for a regular expression: 1234.5.6.7
+			// An address may begin inside a longer run of digits, as a regular expression would find it: 1234.5.6.7
 			// contains 234.5.6.7.
 			run := digits(out, i)
 			i += max(0, run-3)
@@ -119,7 +121,8 @@ func appendKey(dst, key []byte) []byte {
 	return dst
 }
 
-// ipv4 finds the three dots of an address whose first group is b[i:i+run], and its end; end is 0 if there is none.
+// ipv4 returns the offsets of the three dots of an IPv4 address whose first number is b[i:i+run], and the offset of the
+// address's end; end is 0 if there is no address.
 func ipv4(b []byte, i, run int) (dots [3]int, end int) {
 	i += run
 	for g := range dots {

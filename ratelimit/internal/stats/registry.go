@@ -1,9 +1,9 @@
-// Package stats counts what the daemon does and passes the metrics to a sink: statsd, plain or tagged, over UDP or TCP,
-// JSON lines, or nothing.
+// Package stats counts what the daemon does and passes the metrics to a sink: to statsd, in plain or tagged lines, over
+// UDP or TCP; as lines of JSON to a pipe; or nowhere.
 //
-// It is a base package like rls, since rules resolve their counters when they are compiled; it knows nothing of
-// requests, rules or listeners. Names are the replaced service's, which dashboards use. A counter is one atomic number;
-// nothing on the request path waits for a sink.
+// It is a base package like rls, because rules get their counters when they are compiled. It knows neither requests nor
+// rules nor listeners. The metrics have the names of envoyproxy/ratelimit, for which dashboards exist. A counter is one
+// atomic number; requests never wait for a sink.
 package stats
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Kind distinguishes counters, gauges and timers.
+// Kind is counter, gauge or timer.
 type Kind uint8
 
 // The kinds of a series.
@@ -26,88 +26,88 @@ const (
 	KindTimer
 )
 
-// String returns the word that the stdout sink writes.
+// String returns the kind's name, as the stdout sink writes it.
 func (k Kind) String() string { return [...]string{"counter", "gauge", "timer"}[k] }
 
-// Counter only grows. The zero value is ready.
+// Counter is a number that only grows. Its zero value is ready for use.
 type Counter struct{ n atomic.Uint64 }
 
-// Add adds n.
+// Add adds n to the counter.
 func (c *Counter) Add(n uint64) {
 	if n != 0 {
 		c.n.Add(n)
 	}
 }
 
-// Inc adds one.
+// Inc adds 1 to the counter.
 func (c *Counter) Inc() { c.n.Add(1) }
 
 // Value returns the total since the program started.
 func (c *Counter) Value() uint64 { return c.n.Load() }
 
-// Settings of a Registry; a 0 means the default.
+// Settings are the environment variables of a Registry. A 0 means the default.
 type Settings struct {
 	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged
 	// statsd, labels in pull metrics.
 	ExtraTags map[string]string `env:"EXTRA_TAGS"`
-	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they share
-	// one series named _overflow.
+	// Most series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they
+	// share one series named _overflow.
 	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
-	// Series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
+	// Most series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
 	MaxUnknownDomains int `env:"STATS_MAX_UNKNOWN_DOMAINS" envDefault:"1000" min:"1"`
-	// A series of either kind is forgotten after this long without a hit.
+	// A series for values of requests, or for a domain without rules, is forgotten after this long without a hit.
 	DynamicIdle time.Duration `env:"STATS_DYNAMIC_IDLE" envDefault:"10m" min:"1s"`
 }
 
-// Options of a Registry. The zero value is ready.
+// Options configure a Registry. Their zero value is ready for use.
 type Options struct {
 	Settings
-	// Log takes what an operator should know about the sink; nil means slog.Default().
+	// Log receives what operators should know about the sink; nil means slog.Default().
 	Log *slog.Logger
 }
 
-// Registry holds every series of the program. All methods are safe for concurrent use.
+// Registry holds all series of the program. Its methods are safe for concurrent use.
 type Registry struct {
-	extra       []Tag // sorted, clean; never changes
+	extra       []Tag // sorted and cleaned; not changed after NewRegistry
 	extraSuffix string
 	idle        time.Duration
-	delivered   time.Time // when the sink last took everything; used by the flusher only
+	delivered   time.Time // when the sink last took everything; only the flusher uses it
 	log         *slog.Logger
-	dropped     *Counter                             // timer values that did not fit into the sink
-	onTime      func(Series, time.Duration, float64) // gets timer values too; never changes after Run
+	dropped     *Counter                             // counts timer values that the sink refused
+	onTime      func(Series, time.Duration, float64) // receives timer values too; not changed after Run
 
-	// timing reports that samples are taken now; all timers read it.
+	// timing is set while timers record durations. All timers read it.
 	timing atomic.Bool
 	dyn    dynamic
 
-	// mu guards the maps and lists below. It is never held while a sink or a gauge function
-	// runs. Lists only grow in place or are replaced, so that a copy of the slice header is a
-	// consistent view.
+	// mu guards the maps and lists below. It is never held while a sink or a gauge's function runs. A list grows by
+	// appending or is replaced, never changed in place, so that a copy of the slice header is a consistent view.
 	mu     sync.Mutex
 	named  map[string]*series
 	list   []*series
 	timers []*Timer
 	rules  map[string]*ruleSeries // by clean key
 	ruling []*ruleSeries
-	group  func(key string) string // of GroupRules; nil: no groups
-	lost   map[string]*Rule        // by group
-	before []func()                // called before each flush and each Each
+	group  func(key string) string // the function set by GroupRules; nil if there are no groups
+	lost   map[string]*Rule        // group -> counts of its forgotten rules
+	before []func()                // functions to call before each flush and each Each
 }
 
-// series is a counter or gauge with a name of its own.
+// series is a counter or gauge that is not one of a rule's.
 type series struct {
 	Series
-	id      string // the name with only its own tags, as /stats shows it
+	id      string // the name with the series' own tags only, as the page /stats shows it
 	kind    Kind
-	counter *Counter      // a counter that is counted here
-	total   func() uint64 // a counter that is counted elsewhere
+	counter *Counter      // set for a counter that the registry makes (Counter)
+	total   func() uint64 // set for a counter whose value a function returns (CounterFunc)
 	gauge   func() int64
-	last    uint64 // flushed so far; used by the flusher only
+	last    uint64 // the value passed to the sink so far; only the flusher uses it
 
 	holders
 }
 
-// claim marks the series as taken. Two sources of one name are a bug of the program.
+// claim marks the series as having its source. It panics if the series has one: two sources of one name are a bug in
+// the program.
 func (s *series) claim() {
 	if s.fixed {
 		panic("stats: " + s.Name + " registered twice")
@@ -122,7 +122,7 @@ func (s *series) value() uint64 {
 	return s.counter.Value()
 }
 
-// present returns the value of a counter or gauge.
+// present returns the present value of the counter or gauge.
 func (s *series) present() int64 {
 	if s.kind == KindGauge {
 		return s.gauge()
@@ -130,7 +130,7 @@ func (s *series) present() int64 {
 	return int64(s.value())
 }
 
-// NewRegistry returns an empty registry with the counters of its own.
+// NewRegistry returns a registry that has only counters of its own.
 func NewRegistry(o Options) *Registry {
 	r := &Registry{
 		extra: cleanTags(o.ExtraTags),
@@ -151,7 +151,8 @@ func NewRegistry(o Options) *Registry {
 	return r
 }
 
-// Counter returns the counter with this name and these tags besides the registry's, and makes it at the first call.
+// Counter returns the counter with the given name and tags, in addition to which it has EXTRA_TAGS. The first call
+// makes the counter.
 func (r *Registry) Counter(name string, tags ...Tag) *Counter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,8 +164,8 @@ func (r *Registry) Counter(name string, tags ...Tag) *Counter {
 	return s.counter
 }
 
-// CounterFunc has the registry read a counter that is kept elsewhere. f must be quick, safe for concurrent use, and
-// never decrease. A name with the same tags can be given once.
+// CounterFunc adds a counter that is counted elsewhere; f returns its value. f must be quick, safe for concurrent use,
+// and never decrease. A name with the same tags may be added only once.
 func (r *Registry) CounterFunc(name string, f func() uint64, tags ...Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,8 +174,8 @@ func (r *Registry) CounterFunc(name string, f func() uint64, tags ...Tag) {
 	s.total = f
 }
 
-// GaugeFunc has the registry read a gauge at each flush. f must be quick and safe for concurrent
-// use. A name with the same tags can be given once.
+// GaugeFunc adds a gauge; f returns its value, and is called at each flush. f must be quick and safe for concurrent
+// use. A name with the same tags may be added only once.
 func (r *Registry) GaugeFunc(name string, f func() int64, tags ...Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +184,7 @@ func (r *Registry) GaugeFunc(name string, f func() int64, tags ...Tag) {
 	s.gauge = f
 }
 
-// FlagFunc is GaugeFunc for a bool: 1 for true, 0 for false.
+// FlagFunc is GaugeFunc for a bool: the gauge is 1 for true, 0 for false.
 func (r *Registry) FlagFunc(name string, is func() bool) {
 	r.GaugeFunc(name, func() int64 {
 		if is() {
@@ -193,7 +194,7 @@ func (r *Registry) FlagFunc(name string, is func() bool) {
 	})
 }
 
-// Timer returns the timer of that name, made at the first call.
+// Timer returns the timer with the given name. The first call makes the timer.
 func (r *Registry) Timer(name string) *Timer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +208,7 @@ func (r *Registry) Timer(name string) *Timer {
 	return t
 }
 
-// addLocked returns the series, and makes it if it is new. r.mu is held.
+// addLocked returns the series with the given name and own tags, and makes it if there is none. The caller holds r.mu.
 func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 	made := r.seriesOf(name, own)
 	id := plainOwn(name, own)
@@ -223,8 +224,8 @@ func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 	return s
 }
 
-// Each calls f with every counter and gauge, sorted by name, including zero values. A name shows the series' own tags,
-// not EXTRA_TAGS. The values are read one after the other.
+// Each calls f with every counter and gauge, sorted by name, including those whose value is 0. The names contain the
+// series' own tags but not EXTRA_TAGS. The values are not from one instant: they are read one after the other.
 func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	type row struct {
 		name  string
@@ -249,7 +250,7 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	}
 }
 
-// present returns all series and rules, after calling the functions in before.
+// present returns all series and all rules' series, after calling the functions in r.before.
 func (r *Registry) present() ([]*series, []*ruleSeries) {
 	r.mu.Lock()
 	before := r.before
@@ -262,7 +263,7 @@ func (r *Registry) present() ([]*series, []*ruleSeries) {
 	return r.list, r.ruling
 }
 
-// plainOwn returns the name with only its own tags, as /stats shows it.
+// plainOwn returns the name with the series' own tags only, as the page /stats shows it.
 func plainOwn(name string, own []Tag) string {
 	if len(own) == 0 {
 		return name

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Rule has the counters of one rule, or of one runtime value of it; docs/statistics.md#what-a-hit-counts-as says what
-// each of them counts.
+// Rule has the counters of one rule or, if the metric names contain values of requests, of one such value.
+// docs/statistics.md#what-a-hit-counts-as says what each of them counts.
 type Rule struct {
 	TotalHits, OverLimit, NearLimit, WithinLimit, ShadowMode, OverLimitWithLocalCache Counter
 }
@@ -17,14 +17,14 @@ func (r *Rule) counter(i int) *Counter {
 		&r.OverLimitWithLocalCache}[i]
 }
 
-// holders says why a series is still needed. Guarded by Registry.mu.
+// holders says whether something still needs a series. It is guarded by Registry.mu.
 type holders struct {
-	refs  int32 // dynamic keys that map to the series
-	free  uint8 // flushes since the series is not needed
-	fixed bool  // rules in force or being compiled, or the program itself, need it
+	refs  int32 // number of dynamic keys that map to the series
+	free  uint8 // number of flushes since nothing needs the series
+	fixed bool  // needed by the program itself, or by rules in force or being compiled
 }
 
-// sum changes whenever one of the counters changes.
+// sum returns a number that changes whenever one of the counters changes.
 func (r *Rule) sum() uint64 {
 	var n uint64
 	for i := range RuleStats {
@@ -33,18 +33,17 @@ func (r *Rule) sum() uint64 {
 	return n
 }
 
-// ruleSeries is a Rule with its place in the registry. There may be one for each of 100,000 rules, most of which are
-// never hit.
+// ruleSeries is a Rule in the registry. There may be 100,000, most of which are never hit, so it is small.
 type ruleSeries struct {
 	Rule
-	key  string                  // clean
-	last *[len(RuleStats)]uint64 // flushed so far, nil for nothing; used by the flusher only
+	key  string                  // the clean key
+	last *[len(RuleStats)]uint64 // values passed to the sink so far; nil: all 0; only the flusher uses it
 
 	holders
 }
 
-// Rule returns the counters of a rule key, "domain.key_value.key2", which it cleans. Equal keys give equal handles,
-// across reloads too, until Retain leaves the handle out.
+// Rule returns the counters of the rule with a key such as "domain.key_value.key2", which Rule cleans. Equal keys have
+// the same Rule, across reloads too, until a call of Retain leaves it out.
 func (r *Registry) Rule(key string) *Rule {
 	clean := string(appendKey(nil, []byte(key)))
 	r.mu.Lock()
@@ -65,8 +64,8 @@ func (r *Registry) ruleLocked(clean string) *ruleSeries {
 	return s
 }
 
-// Retain says, after a reload, which handles of Rule the rules in force use. The other handles are flushed for as long
-// as a running request may still add to them, and then forgotten.
+// Retain is called after a reload with the Rules that the new configuration uses. All others are flushed while requests
+// that are still running may add to them, and then forgotten.
 func (r *Registry) Retain(inUse []*Rule) {
 	held := make(map[*Rule]struct{}, len(inUse))
 	for _, h := range inUse {
@@ -79,10 +78,11 @@ func (r *Registry) Retain(inUse []*Rule) {
 	}
 }
 
-// forgetFlushes is how many flushes an unused series is kept, since a running request may still use it.
+// forgetFlushes is the number of flushes for which a series is kept that nothing needs, because a running request may
+// still use it.
 const forgetFlushes = 3
 
-// gone counts one more flush and reports whether the series may be dropped.
+// gone is called once per flush, and reports whether the series may be dropped.
 func (h *holders) gone() bool {
 	if h.fixed || h.refs > 0 {
 		h.free = 0
@@ -92,8 +92,8 @@ func (h *holders) gone() bool {
 	return h.free > forgetFlushes
 }
 
-// forget drops unused series. The flusher calls it after each flush. The lists are replaced, not changed, since readers
-// may use them.
+// forget drops the series that nothing needs. The flusher calls it after each flush. It replaces the lists instead of
+// changing them, because readers may be using them.
 func (r *Registry) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,33 +117,35 @@ func (r *Registry) forget() {
 	r.dropLost()
 }
 
-// Each limit of a list has counters in addition to the counters of its entry's rule: a Rule of which only LimitStats
-// are shown. Its key is the rule's key and the limit's label, separated by a byte that no clean key has.
+// Each limit of a rate_limits list has a Rule of its own, in addition to the Rule of its entry; only the counters in
+// LimitStats are shown of it. Its key is the key of the entry's rule and the limit's label, separated by labelMark, a
+// byte that no clean key contains.
 
-// LimitPrefix begins the names of all statistics of limits of lists.
+// LimitPrefix begins the names of all statistics of limits in rate_limits lists.
 const LimitPrefix = "ratelimit.service.limit."
 
-// LimitStats are the statistics of a limit of a list, in the order of RuleStats.
+// LimitStats are the statistics that a limit in a rate_limits list has, in the order of RuleStats.
 var LimitStats = []string{"over_limit", "near_limit", "shadow_mode"}
 
 const labelMark = 0
 
-// AppendLabel appends the label of a limit to the key of its rule, for DynamicLimit.
+// AppendLabel appends the label of a limit to the key of its entry's rule; DynamicLimit takes the result.
 func AppendLabel(dst []byte, label string) []byte { return append(append(dst, labelMark), label...) }
 
-// CleanLabel returns a label as metric names have it: cleaned as keys are, and without dots, which separate the parts
-// of names.
+// CleanLabel returns a limit's label in the form that metric names have: cleaned as keys are, with `_` instead of dots,
+// which separate the parts of a name.
 func CleanLabel(label string) string {
 	return strings.ReplaceAll(string(appendKey(nil, []byte(label))), ".", "_")
 }
 
-// CutLabel splits a series' key into the rule's key and the label; ok is false for the key of a rule itself.
+// CutLabel splits the key of a limit in a rate_limits list into its rule's key and its label. ok is false for the key
+// of a rule itself.
 func CutLabel(key string) (rule, label string, ok bool) {
 	return strings.Cut(key, string(rune(labelMark)))
 }
 
-// Limit returns the counters of one limit of a list. It cleans key, the key of the rule; label must be clean. Handles
-// live as long as handles of Rule.
+// Limit returns the counters of one limit in a rate_limits list. key is the key of the entry's rule, which Limit
+// cleans; label must be clean. The result is kept as long as those of the method Rule.
 func (r *Registry) Limit(key, label string) *Rule {
 	clean := string(AppendLabel(appendKey(make([]byte, 0, len(key)+1+len(label)), []byte(key)), label))
 	r.mu.Lock()
@@ -153,19 +155,21 @@ func (r *Registry) Limit(key, label string) *Rule {
 	return &s.Rule
 }
 
-// DynamicLimit is DynamicRule for a key that ends in a label, as AppendLabel appends it.
+// DynamicLimit is DynamicRule for a limit in a rate_limits list. key is the rule's key with the limit's label, from
+// AppendLabel.
 func (r *Registry) DynamicLimit(key []byte) *Rule { return r.dyn.find(key, limitKeys) }
 
-// cleanLimit cleans a key with a label.
+// cleanLimit cleans a key that ends in a label. The label is clean already.
 func cleanLimit(key []byte) string {
-	at := bytes.LastIndexByte(key, labelMark) // values of requests may have the mark, labels do not
+	at := bytes.LastIndexByte(key, labelMark) // the last mark: values of requests may have the byte, labels do not
 	return string(append(appendKey(nil, key[:at]), key[at:]...))
 }
 
-// isLimit reports whether the series is of a limit of a list.
+// isLimit reports whether the series is that of a limit in a rate_limits list.
 func (s *ruleSeries) isLimit() bool { return strings.IndexByte(s.key, labelMark) >= 0 }
 
-// statName returns the name of the statistic RuleStats[i] of a clean key; empty where it is not shown.
+// statName returns the name of the counter RuleStats[i] of a series with a clean key; empty if that counter is not
+// shown.
 func statName(key string, i int) string {
 	key, label, limit := CutLabel(key)
 	switch {
@@ -177,7 +181,8 @@ func statName(key string, i int) string {
 	return ""
 }
 
-// groupOf returns the group of a series; limits are grouped by their rule's group and their label.
+// groupOf returns the name of the group, as GroupRules has defined groups, to which a series belongs. A limit in a
+// rate_limits list belongs to the group of its rule and its label.
 func (r *Registry) groupOf(s *ruleSeries) string {
 	key, label, limit := CutLabel(s.key)
 	if !limit {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,9 +28,7 @@ func closing(t *testing.T, s Sink) error {
 func listen(t *testing.T, addr string) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { ln.Close() })
 	return ln
 }
@@ -55,9 +54,7 @@ func TestStatsdTCP(t *testing.T) {
 	ln := listen(t, "127.0.0.1:0")
 	s := NewStatsd("tcp", ln.Addr().String(), quiet())
 	conn, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	await.True(t, "ready", s.Ready)
 	fill(s)
@@ -90,9 +87,7 @@ func TestStatsdTCP_restart(t *testing.T) {
 	c := r.Counter("n")
 	s := NewStatsd("tcp", ln.Addr().String(), quiet())
 	conn, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	await.True(t, "ready", s.Ready)
 	c.Add(1)
 	r.flush(s, time.Now())
@@ -163,9 +158,7 @@ func TestStatsdTCP_stalled(t *testing.T) {
 	ln := listen(t, "127.0.0.1:0")
 	s := NewStatsd("tcp", ln.Addr().String(), quiet())
 	conn, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	await.True(t, "ready", s.Ready)
 	m := Series{Name: strings.Repeat("x", 1000)}
@@ -214,9 +207,7 @@ func (c *cutConn) Write(b []byte) (int, error)      { return min(c.room, len(b))
 func TestStatsdUDP(t *testing.T) {
 	t.Parallel()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer server.Close()
 	s := NewStatsd("udp", server.LocalAddr().String(), quiet())
 	await.True(t, "ready", s.Ready)
@@ -225,9 +216,7 @@ func TestStatsdUDP(t *testing.T) {
 		b := make([]byte, 64<<10)
 		server.SetReadDeadline(time.Now().Add(time.Minute))
 		n, _, err := server.ReadFrom(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return string(b[:n])
 	}
 	fill(s)

@@ -14,27 +14,27 @@ import (
 	"github.com/cactus/go-statsd-client/v5/statsd"
 )
 
-// transport carries statsd lines. It is a statsd.Sender whose Send never waits.
+// transport sends lines to statsd over UDP or TCP. Its method Send never waits.
 type transport interface {
 	statsd.Sender
 	ready() bool
 	flush()
 	awake(ctx context.Context) bool
-	drain(ctx context.Context) error // sends what is queued, then closes
+	drain(ctx context.Context) error // sends the queued lines, then closes
 }
 
-// Statsd writes statsd lines. Plain ones are `name:1|c`, `name:1|g`, `name:0.25|ms`, with EXTRA_TAGS inside the name.
-// Tagged ones have the tags after the value, as DogStatsD reads them: `name:1|c|#az:b,ver:1_2`.
+// Statsd is a Sink that sends lines to statsd. Plain lines are `name:1|c`, `name:1|g`, `name:0.25|ms`, with EXTRA_TAGS
+// in the name. Tagged lines have the tags after the value, as DogStatsD reads them: `name:1|c|#az:b,ver:1_2`.
 type Statsd struct {
 	out        transport
 	lines      statsd.StatSender
 	tagged     bool
-	mogrifiers []Mogrifier // turn parts of names into tags
+	mogrifiers []Mogrifier // turn parts of names into tags, in tagged lines
 }
 
-// NewStatsd sends plain lines to addr. Over udp it sends datagrams of at most 1432 bytes, whose arrival is not
-// confirmed; over tcp it uses one connection, made in the background and again after it breaks. A statsd that is
-// unavailable or does not read costs nothing but the kept differences.
+// NewStatsd returns a Sink that sends plain lines to addr. Over udp it sends datagrams of at most 1432 bytes, whose
+// arrival is not confirmed. Over tcp it keeps one connection, which is made in the background and made again when it
+// breaks. While statsd is unreachable or does not read, counts are kept and nothing waits for it.
 func NewStatsd(network, addr string, log *slog.Logger) *Statsd {
 	if network == "udp" {
 		return newStatsd(newUDP(addr, log))
@@ -42,7 +42,7 @@ func NewStatsd(network, addr string, log *slog.Logger) *Statsd {
 	return newStatsd(newTCP(addr, log))
 }
 
-// NewTagged is NewStatsd for tagged lines.
+// NewTagged is NewStatsd for tagged lines. m rewrites their names.
 func NewTagged(network, addr string, m []Mogrifier, log *slog.Logger) *Statsd {
 	s := NewStatsd(network, addr, log)
 	s.tagged, s.mogrifiers = true, m
@@ -52,9 +52,9 @@ func NewTagged(network, addr string, m []Mogrifier, log *slog.Logger) *Statsd {
 func newStatsd(out transport) *Statsd {
 	client, err := statsd.NewClientWithSender(out, "", 0)
 	if err != nil {
-		panic(err) // only for a nil sender
+		panic(err) // the only error is a nil sender
 	}
-	// The samples are already chosen; the client must not sample again.
+	// Pass every sample: the timers have sampled already, so the client library must not do so again.
 	lines := client.NewSubStatter("")
 	lines.SetSamplerFunc(func(float32) bool { return true })
 	return &Statsd{out: out, lines: lines}
@@ -69,7 +69,8 @@ func (s *Statsd) Count(m Series, delta uint64) bool {
 	return s.lines.Inc(name, int64(min(delta, math.MaxInt64)), 1, tags...) == nil
 }
 
-// Gauge implements Sink. A plain statsd takes a leading minus as a decrease, so the gauge is set to 0 first.
+// Gauge implements Sink. A negative value is sent after a 0, because a plain statsd takes a value with a leading minus
+// as a decrease.
 func (s *Statsd) Gauge(m Series, value int64) bool {
 	name, tags := s.name(m)
 	if value < 0 && !s.tagged && s.lines.Gauge(name, 0, 1) != nil {
@@ -97,13 +98,13 @@ func (s *Statsd) Awake(ctx context.Context) bool { return s.out.awake(ctx) }
 // Close implements Sink.
 func (s *Statsd) Close(ctx context.Context) error { return s.out.drain(ctx) }
 
-// milliseconds writes a duration with six decimals.
+// milliseconds returns a duration as a number of milliseconds with six decimals.
 func milliseconds(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64)
 }
 
-// name returns a series' name in a line and the tags after the value. In a tagged line, the first mogrifier that matches
-// is applied, and the series' own tags come first.
+// name returns a series' name as a line has it, and the tags that follow the value. In tagged lines, the first of
+// s.mogrifiers that matches rewrites the name and adds its tags after the series' own.
 func (s *Statsd) name(m Series) (string, []statsd.Tag) {
 	if !s.tagged {
 		return m.Plain(), nil
@@ -123,16 +124,16 @@ func (s *Statsd) name(m Series) (string, []statsd.Tag) {
 	return m.Name, tags
 }
 
-// Mogrifier renames the names that its pattern matches and makes tags of the pattern's groups.
+// Mogrifier rewrites metric names that match a regular expression, and makes tags of the expression's groups.
 type Mogrifier struct {
 	pattern *regexp.Regexp
 	name    string
 	tags    []Tag
 }
 
-// NewMogrifier takes a regular expression, which matches anywhere in a name (use anchors), the new name, and tags
-// "k:v,k2:v2" in the order of the output. $0 in name and values is the whole match, $1 and so on its groups; other
-// numbers stay unchanged.
+// NewMogrifier returns a Mogrifier for a regular expression, which matches anywhere in a name unless it has anchors.
+// name is the new name; tags has the form "k:v,k2:v2", in the order of the output. In name and in the tags' values, $0
+// stands for the whole match, and $1 and so on for the expression's groups; numbers without a group stay as they are.
 func NewMogrifier(pattern, name, tags string) (Mogrifier, error) {
 	p, err := regexp.Compile(pattern)
 	if err != nil {
@@ -153,7 +154,7 @@ func NewMogrifier(pattern, name, tags string) (Mogrifier, error) {
 	return m, nil
 }
 
-// apply returns the new name and tags; ok reports whether the pattern matches.
+// apply returns the new name and the tags for a name. ok reports whether the regular expression matches it.
 func (m *Mogrifier) apply(name string) (string, []Tag, bool) {
 	at := m.pattern.FindStringSubmatchIndex(name)
 	if at == nil {
@@ -166,10 +167,11 @@ func (m *Mogrifier) apply(name string) (string, []Tag, bool) {
 	return expand(m.name, name, at, nil), tags, true
 }
 
-// tagValue replaces by `_` the comma, which would begin another tag. Names have no `|` and no control byte.
+// tagValue replaces commas by `_`, because a comma in a tag's value would begin another tag. A name contains neither
+// `|` nor control characters.
 func tagValue(s string) string { return strings.ReplaceAll(s, ",", "_") }
 
-// expand replaces the groups' numbers in template by the groups of name at `at`.
+// expand replaces $0, $1 and so on in template by the groups that were found in name. at has their offsets.
 func expand(template, name string, at []int, clean func(string) string) string {
 	var b strings.Builder
 	for template != "" {
@@ -185,7 +187,7 @@ func expand(template, name string, at []int, clean func(string) string) string {
 		group, err := strconv.Atoi(rest[:n])
 		if err != nil || group >= len(at)/2 {
 			b.WriteString("$" + rest[:n])
-		} else if from, to := at[2*group], at[2*group+1]; from >= 0 { // a group without a match is empty
+		} else if from, to := at[2*group], at[2*group+1]; from >= 0 { // a group that matched nothing is empty
 			value := name[from:to]
 			if clean != nil {
 				value = clean(value)
@@ -198,20 +200,20 @@ func expand(template, name string, at []int, clean func(string) string) string {
 }
 
 const (
-	// udpPacket fits an Ethernet frame with all headers.
+	// udpPacket is the greatest size of a datagram, which fits into an Ethernet frame with all headers.
 	udpPacket = 1432
-	// udpResolve is how often a name is looked up again.
+	// udpResolve is how often the server's name is looked up again.
 	udpResolve = 30 * time.Second
 	udpRetry   = 3 * time.Second
 )
 
-// udp packs lines into datagrams for the client library's sender. It resolves the server's name in the background,
-// since the name may not resolve at first.
+// udp sends lines in datagrams. It looks up the server's name in the background, since the name may not resolve at
+// first.
 type udp struct {
 	sender atomic.Pointer[statsd.Sender]
 	stop   context.CancelFunc
 	done   chan struct{}
-	packet []byte // used by the flusher only
+	packet []byte // only the flusher uses it
 }
 
 func newUDP(addr string, log *slog.Logger) *udp {
@@ -241,11 +243,11 @@ func newUDP(addr string, log *slog.Logger) *udp {
 
 func (u *udp) ready() bool { return u.sender.Load() != nil }
 
-// awake returns ready: a name that has not resolved for minutes does not resolve now.
+// awake returns ready, without another try: a name that has not resolved for minutes will not resolve now.
 func (u *udp) awake(context.Context) bool { return u.ready() }
 
-// Send implements statsd.Sender. An error means that this line was not taken; the lines of a datagram that the kernel
-// refuses are lost.
+// Send implements statsd.Sender. It returns an error if it does not take the line. The lines of a datagram that the
+// kernel refuses are lost without an error.
 func (u *udp) Send(line []byte) (int, error) {
 	if !u.ready() {
 		return 0, errAway
@@ -279,7 +281,7 @@ func (u *udp) drain(ctx context.Context) error {
 	u.stop()
 	select {
 	case <-u.done:
-	case <-ctx.Done(): // still resolving: the system's resolver takes no context
+	case <-ctx.Done(): // still looking up the name, which cannot be cancelled
 		return ctx.Err()
 	}
 	if s := u.sender.Load(); s != nil {

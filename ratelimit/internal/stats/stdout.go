@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Lines writes one JSON object per line, for USE_STATSD=false.
+// Lines is a Sink that writes each value as a line of JSON, for USE_STATSD=false.
 type Lines struct {
 	now    func() time.Time
-	buf    []byte      // used by the flusher only
-	full   chan []byte // to the writer
-	empty  chan []byte // back from it
+	buf    []byte      // only the flusher uses it
+	full   chan []byte // buffers on their way to the writing goroutine
+	empty  chan []byte // buffers on their way back
 	closed chan struct{}
 }
 
-// lineBuffers is how many flushes may wait for the writer.
+// lineBuffers is the number of flushes that may be queued for the writing goroutine.
 const lineBuffers = 4
 
-// NewLines writes to w from a goroutine of its own, so that a pipe without a reader blocks neither flusher nor
-// shutdown. While w has not taken the last few flushes, Ready returns false.
+// NewLines returns a Lines that writes to w. A goroutine of its own does the writing, so that a pipe that is not read
+// blocks neither the flusher nor the shutdown. While w has not taken the last few flushes, Ready returns false.
 func NewLines(w io.Writer) *Lines {
 	l := &Lines{now: time.Now, full: make(chan []byte, lineBuffers), empty: make(chan []byte, lineBuffers),
 		closed: make(chan struct{})}
@@ -54,7 +54,7 @@ func (l *Lines) Gauge(s Series, value int64) bool {
 	return l.line(KindGauge, s, strconv.FormatInt(value, 10)+".000000", 1)
 }
 
-// Time implements Sink. A sampled value has its rate as one more member.
+// Time implements Sink. A value that was sampled has its rate as an additional member of the JSON object.
 func (l *Lines) Time(s Series, d time.Duration, rate float64) bool {
 	return l.line(KindTimer, s, milliseconds(d), rate)
 }
@@ -74,7 +74,7 @@ func (l *Lines) line(k Kind, s Series, value string, rate float64) bool {
 	b = append(b, `,"logger":"stats","msg":"flushing `+k.String()+`","json":{"name":`...)
 	name, err := json.Marshal(s.Plain())
 	if err != nil {
-		return true // does not happen: any string has a JSON form
+		return true // not reached: any string can be encoded as JSON
 	}
 	b = append(b, name...)
 	b = append(b, `,"type":"`+k.String()+`","value":"`+value...)
@@ -91,12 +91,12 @@ func (l *Lines) line(k Kind, s Series, value string, rate float64) bool {
 // Flush implements Sink.
 func (l *Lines) Flush() {
 	if len(l.buf) > 0 {
-		l.full <- l.buf // does not block: the buffer came from empty
+		l.full <- l.buf // does not block: full has room for all buffers
 		l.buf = nil
 	}
 }
 
-// Close implements Sink. A writer that still blocks when ctx ends is abandoned.
+// Close implements Sink. If w still blocks when ctx ends, the writing goroutine is abandoned.
 func (l *Lines) Close(ctx context.Context) error {
 	l.Flush()
 	close(l.full)

@@ -10,14 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func mogrifier(t *testing.T, pattern, name, tags string) Mogrifier {
 	t.Helper()
 	m, err := NewMogrifier(pattern, name, tags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return m
 }
 
@@ -86,9 +85,7 @@ func taggers(t *testing.T) []Mogrifier {
 func TestTaggedUDP(t *testing.T) {
 	t.Parallel()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer server.Close()
 	s := NewTagged("udp", server.LocalAddr().String(), taggers(t), quiet())
 	await.True(t, "ready", s.Ready)
@@ -109,9 +106,7 @@ func TestTaggedTCP(t *testing.T) {
 	ln := listen(t, "127.0.0.1:0")
 	s := NewTagged("tcp", ln.Addr().String(), taggers(t), quiet())
 	conn, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	await.True(t, "ready", s.Ready)
 	fillTagged(t, s)

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Metrics of the TCP transport, listed in docs/statistics.md.
+// Bounds of the TCP transport: the time for connecting, the pause between two tries, the time for writing one chunk,
+// and the sizes of a chunk and of the queue. docs/statistics.md lists them.
 const (
 	tcpDial      = 1500 * time.Millisecond
 	tcpReconnect = 3 * time.Second
@@ -26,16 +27,16 @@ var (
 	errFull = errors.New("stats: the queue to statsd is full")
 )
 
-// tcp is a statsd.Sender over one connection. Send appends to a bounded queue while there is a connection and refuses
-// otherwise; one goroutine dials and writes. Lines that a broken connection had not taken are sent on the next one,
-// from the start of the line that was cut.
+// tcp is a statsd.Sender that uses one connection. While connected, Send appends to a bounded queue; otherwise it
+// refuses the line. One goroutine connects and writes. Lines that were not sent when a connection breaks are sent on
+// the next one, beginning with the whole of the line that was cut.
 type tcp struct {
 	addr      string
 	log       *slog.Logger
 	connected atomic.Bool
 	wake      chan struct{}
-	hurry     chan chan<- struct{} // requests a try now; answered when the try has ended
-	stop      context.CancelFunc   // ends dialling and waiting
+	hurry     chan chan<- struct{} // requests a try to connect at once; run answers when the try has ended
+	stop      context.CancelFunc   // ends connecting and waiting
 	closing   chan struct{}
 	done      chan struct{}
 
@@ -56,7 +57,7 @@ func newTCP(addr string, log *slog.Logger) *tcp {
 
 func (s *tcp) ready() bool { return s.connected.Load() }
 
-// Send implements statsd.Sender: one line, without its newline.
+// Send implements statsd.Sender. line is one line without its newline.
 func (s *tcp) Send(line []byte) (int, error) {
 	if !s.connected.Load() {
 		return 0, errAway
@@ -77,25 +78,25 @@ func (s *tcp) flush() {
 	}
 }
 
-// Close implements statsd.Sender. Queued lines are not sent.
+// Close implements statsd.Sender. It does not send the queued lines.
 func (s *tcp) Close() error {
 	s.stop()
 	<-s.done
 	return nil
 }
 
-// awake dials at once if the connection is down, instead of at the end of the pause.
+// awake connects at once, if the connection is down, instead of at the end of the pause between two tries.
 func (s *tcp) awake(ctx context.Context) bool {
 	tried := make(chan struct{}, 1)
 	for !s.ready() {
 		select {
-		case s.hurry <- tried: // run is waiting before its next dial
+		case s.hurry <- tried: // run was in the pause before its next try
 			select {
 			case <-tried:
 			case <-ctx.Done():
 			}
 			return s.ready()
-		case <-time.After(time.Millisecond): // run is dialling, or has just connected
+		case <-time.After(time.Millisecond): // run is connecting, or has just connected
 			if ctx.Err() != nil {
 				return s.ready()
 			}
@@ -126,12 +127,12 @@ func (s *tcp) queued() int {
 	return len(s.queue)
 }
 
-// run dials, writes until the connection breaks, waits, and dials again. Only the first failure
-// of an outage is logged.
+// run connects, writes until the connection breaks, pauses, and connects again. Only the first failure of an outage is
+// logged.
 func (s *tcp) run(ctx context.Context) {
 	defer close(s.done)
 	told := false
-	var tried chan<- struct{} // the request of awake
+	var tried chan<- struct{} // to notify awake, which has requested a try
 	answer := func() {
 		if tried != nil {
 			tried <- struct{}{}
@@ -167,14 +168,14 @@ func (s *tcp) run(ctx context.Context) {
 	}
 }
 
-// write sends the queue whenever it is woken. It returns nil when all is sent after closing, otherwise why the
-// connection cannot be used any longer.
+// write sends the queue whenever s.wake is signalled. It returns nil after s.closing is closed and everything is sent,
+// otherwise the reason why the connection can no longer be used.
 func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 
-	// A statsd sends nothing; a read that ends means that it has closed the connection. Without this read, the first
-	// lines after its restart would be lost.
+	// Read from the connection: statsd sends nothing, so a read that ends means that statsd has closed the connection.
+	// Without reading, the first lines written after a restart of statsd would be lost.
 	broken := make(chan error, 1)
 	go func() {
 		_, err := conn.Read(make([]byte, 1))
@@ -205,12 +206,13 @@ func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 		case <-s.closing:
 			last = true
 		case <-s.wake:
-		case <-time.After(time.Second): // lines are sent at least every second
+		case <-time.After(time.Second): // queued lines are sent at least every second
 		}
 	}
 }
 
-// empty writes all queued lines, in chunks with a deadline each, and puts back the lines that were not taken.
+// empty writes all queued lines, in chunks with a deadline each. If a write fails, it returns the lines that were not
+// written to the queue.
 func (s *tcp) empty(conn net.Conn) error {
 	s.mu.Lock()
 	lines := s.queue
@@ -220,7 +222,7 @@ func (s *tcp) empty(conn net.Conn) error {
 		conn.SetWriteDeadline(time.Now().Add(tcpWrite))
 		n, err := conn.Write(rest[:min(len(rest), tcpChunk)])
 		if err != nil {
-			// Back to the start of the cut line: the server drops the part it has.
+			// Begin with the whole of the line that was cut: the server drops its first part.
 			at := len(lines) - len(rest) + n
 			at = bytes.LastIndexByte(lines[:at], '\n') + 1
 			s.mu.Lock()
@@ -232,7 +234,7 @@ func (s *tcp) empty(conn net.Conn) error {
 	}
 	s.mu.Lock()
 	if s.queue == nil && cap(lines) <= tcpQueue/4 {
-		s.queue = lines[:0] // reuses the memory
+		s.queue = lines[:0] // reuse the memory
 	}
 	s.mu.Unlock()
 	return nil

@@ -5,27 +5,28 @@ import (
 	"time"
 )
 
-// timerSlots is how many samples of one timer are kept per drain (100 ms): 5,120 lines a second
-// at most, however many requests come.
+// timerSlots is the number of durations that one timer keeps per drain, which is every 100 ms. So it sends at most
+// 5,120 lines a second, however many requests come.
 const timerSlots = 512
 
-// Timer takes durations. At a rate that the sink can write, it keeps every duration; above, every second, fourth,
-// eighth …, with the corresponding sample rate.
+// Timer records durations. While there are few, it keeps each; otherwise it keeps every second, fourth, eighth and so
+// on, and passes the rate with them.
 type Timer struct {
 	Series
-	on  *atomic.Bool // the registry's timing
+	on  *atomic.Bool // points to Registry.timing
 	cur atomic.Pointer[samples]
 
-	// Used by the flusher only. A buffer cools for one drain after it was swapped out, so that an Observe that had
-	// already loaded the buffer has long written its slot.
+	// cooling and spare are used by the flusher only. A buffer that has been swapped out is read one drain later (it
+	// cools), so that an Observe that had already loaded the buffer has long written its slot.
 	cooling, spare *samples
 }
 
-// samples are the samples of one drain. shift is fixed while observers use the buffer.
+// samples has the durations that one timer records in one drain: one of every 2^shift. shift does not change while the
+// buffer is in use.
 type samples struct {
 	seen  atomic.Uint64
 	shift uint64
-	slot  [timerSlots]atomic.Int64 // nanoseconds + 1; 0 is empty
+	slot  [timerSlots]atomic.Int64 // nanoseconds + 1; 0 if the slot is empty
 }
 
 func newTimer(s Series, on *atomic.Bool) *Timer {
@@ -34,11 +35,11 @@ func newTimer(s Series, on *atomic.Bool) *Timer {
 	return t
 }
 
-// Enabled reports whether Observe records anything now; otherwise a caller need not read the clock.
+// Enabled reports whether Observe records anything now. If not, the caller need not read the clock.
 func (t *Timer) Enabled() bool { return t.on.Load() }
 
-// Observe records one duration: one load without a receiver, otherwise one atomic addition and at most one store
-// (BenchmarkTimer). It never waits.
+// Observe records one duration. It costs one atomic load while timers are off, otherwise an atomic addition and at most
+// one store (BenchmarkTimer). It never waits.
 func (t *Timer) Observe(d time.Duration) {
 	if !t.on.Load() {
 		return
@@ -53,8 +54,8 @@ func (t *Timer) Observe(d time.Duration) {
 	}
 }
 
-// drain passes the samples that have cooled to emit and gives the observers an empty buffer. Each kept sample stands
-// for 1/rate events. Only the flusher calls it.
+// drain calls emit with the durations of the buffer that was swapped out one drain ago, and swaps in an empty buffer.
+// Each duration stands for 1/rate events. Only the flusher calls it.
 func (t *Timer) drain(emit func(d time.Duration, rate float64)) {
 	next := t.spare
 	retired := t.cur.Load()
@@ -82,7 +83,7 @@ func (t *Timer) drain(emit func(d time.Duration, rate float64)) {
 	ready.seen.Store(0)
 }
 
-// shiftFor returns the least shift with which one in 2^shift of seen samples fit.
+// shiftFor returns the least shift for which one in 2^shift of the observed durations fit into timerSlots.
 func shiftFor(seen uint64) uint64 {
 	var shift uint64
 	for seen>>shift > timerSlots {

@@ -7,27 +7,28 @@ import (
 	"time"
 )
 
-// RuleSeries has the counters of one rule, or of one limit of a list, with the clean key. For a rule it is the part of
-// their names between "ratelimit.service.rate_limit." and the statistic; CutLabel splits a limit's.
+// RuleSeries has the counters of one rule, or of one limit in a rate_limits list, and their clean key. For a rule, the
+// key is the part of the metric names between "ratelimit.service.rate_limit." and the counter's name. For a limit,
+// CutLabel splits the key.
 type RuleSeries struct {
 	Key string
 	*Rule
 }
 
-// StatName returns the name of the counter Stat(i); empty where it is not shown.
+// StatName returns the metric name of the counter that Stat(i) returns; empty if that counter is not shown.
 func (s RuleSeries) StatName(i int) string { return statName(s.Key, i) }
 
 // RulePrefix begins the names of all statistics of rules.
 const RulePrefix = "ratelimit.service.rate_limit."
 
-// RuleStats are the names of a rule's statistics, in the order of Rule's fields.
+// RuleStats are the names of a rule's counters, in the order of Rule's fields.
 var RuleStats = [...]string{"total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode",
 	"over_limit_with_local_cache"}
 
-// Stat returns the counter of RuleStats[i].
+// Stat returns the counter that RuleStats[i] names.
 func (r *Rule) Stat(i int) *Counter { return r.counter(i) }
 
-// Hit reports whether anything was ever counted.
+// Hit reports whether one of the counters is not 0.
 func (r *Rule) Hit() bool {
 	for i := range RuleStats {
 		if r.counter(i).Value() != 0 {
@@ -37,11 +38,12 @@ func (r *Rule) Hit() bool {
 	return false
 }
 
-// Rules returns the rules that were hit, in no order: 24 bytes each, with the live counters. After GroupRules it also
-// returns the groups, with the counts of their forgotten rules. The caller owns the list.
+// Rules returns the rules that were hit, in no particular order. Each takes 24 bytes and refers to the live counters.
+// If GroupRules was called, Rules also returns each group that has forgotten rules, with the counts of these. The
+// caller may change the list.
 func (r *Registry) Rules() []RuleSeries { return r.visit(false) }
 
-// Limits is Rules for the limits of lists.
+// Limits is Rules for the limits in rate_limits lists.
 func (r *Registry) Limits() []RuleSeries { return r.visit(true) }
 
 func (r *Registry) visit(limits bool) []RuleSeries {
@@ -69,12 +71,13 @@ func (r *Registry) visit(limits bool) []RuleSeries {
 	return append(hit, lost...)
 }
 
-// GroupRules is for callers that add up the rules of a group; group returns the group's name for a key. A forgotten
-// rule would make such a sum smaller, and a counter that decreases is read as a reset. So the counts of forgotten rules
-// are kept for as long as the group has another rule. GroupRules must be called before Run.
+// GroupRules makes the registry keep the counts of forgotten rules, for callers that add up the rules of a group.
+// Without these counts, the sum would decrease when a rule is forgotten, which monitoring takes for a restart. The
+// counts are kept for as long as another rule of the group exists. group returns the name of the group for a rule's
+// key. GroupRules must be called before Run.
 func (r *Registry) GroupRules(group func(key string) string) { r.group = group }
 
-// keepLost adds the counts of a forgotten rule to its group. r.mu is held.
+// keepLost adds the counts of a forgotten rule to those of its group. The caller holds r.mu.
 func (r *Registry) keepLost(s *ruleSeries) {
 	if r.group == nil || !s.Hit() {
 		return
@@ -91,7 +94,8 @@ func (r *Registry) keepLost(s *ruleSeries) {
 	}
 }
 
-// dropLost drops the groups without a rule; a rule that joins one later starts from 0. r.mu is held.
+// dropLost drops the counts of groups that have no rules left; a group that gets a rule later starts from 0. The caller
+// holds r.mu.
 func (r *Registry) dropLost() {
 	if len(r.lost) == 0 {
 		return
@@ -109,8 +113,8 @@ func (r *Registry) dropLost() {
 	}
 }
 
-// Named calls f with every counter and gauge that is not a rule's and its present value, sorted by name and tags,
-// including zero values.
+// Named calls f with every counter and gauge that is not one of a rule's, and its present value. They are sorted by
+// name and tags, and include those whose value is 0.
 func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
 	list, _ := r.present()
 	list = slices.SortedFunc(slices.Values(list), func(a, b *series) int {
@@ -119,13 +123,13 @@ func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
 	for _, s := range list {
 		value := float64(s.present())
 		if s.kind == KindCounter {
-			value = float64(s.value()) // also correct above the greatest int64
+			value = float64(s.value()) // unlike an int64, correct for any value of a counter
 		}
 		f(s.Series, s.kind, value)
 	}
 }
 
-// Timers returns the timers made so far.
+// Timers returns the series of all timers made so far.
 func (r *Registry) Timers() []Series {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,11 +140,11 @@ func (r *Registry) Timers() []Series {
 	return all
 }
 
-// ExtraTags returns EXTRA_TAGS, sorted and clean.
+// ExtraTags returns the tags of EXTRA_TAGS, sorted and cleaned.
 func (r *Registry) ExtraTags() []Tag { return slices.Clone(r.extra) }
 
-// OnTime has f called with every timer value, in addition to the sink, within two tenths of a second, from one
-// goroutine. rate is as in Sink.Time. It must be called before Run.
+// OnTime makes the registry call f with every timer value, as well as pass it to the sink. The call comes within two
+// tenths of a second, always from the same goroutine. rate is as in Sink.Time. OnTime must be called before Run.
 func (r *Registry) OnTime(f func(s Series, d time.Duration, rate float64)) {
 	r.onTime = f
 	r.timing.Store(true)

@@ -18,16 +18,17 @@ import (
 	"time"
 )
 
-// CA is an authority that lives as long as the test.
+// CA is a certificate authority for one test.
 type CA struct {
 	t    testing.TB
 	cert *x509.Certificate
 	key  crypto.Signer
-	// PEM is the root's certificate.
+	// PEM is the authority's root certificate.
 	PEM []byte
 }
 
-// NewCA makes an authority that is valid from an hour ago until validFor from now, which may be negative.
+// NewCA makes an authority whose root is valid from an hour ago until validFor from now. validFor may be negative, for
+// a root that has expired.
 func NewCA(t testing.TB, name string, validFor time.Duration) *CA {
 	t.Helper()
 	template := &x509.Certificate{
@@ -44,23 +45,23 @@ func NewCA(t testing.TB, name string, validFor time.Duration) *CA {
 	return ca
 }
 
-// Pair is a certificate and its key, in PEM.
+// Pair is a certificate and its private key, in PEM.
 type Pair struct{ Cert, Key []byte }
 
-// Issue makes a certificate that is valid for names, DNS names or IP addresses, for an hour, at both
-// ends of a connection. The first name is the common name too.
+// Issue makes a certificate that is valid for an hour, for the given DNS names and IP addresses, for both clients and
+// servers. The first name is also its common name.
 func (ca *CA) Issue(names ...string) Pair {
 	ca.t.Helper()
 	return ca.issue(names, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueUntil is Issue with a given end.
+// IssueUntil is Issue for a certificate that expires at end.
 func (ca *CA) IssueUntil(end time.Time, names ...string) Pair {
 	ca.t.Helper()
 	return ca.issue(names, end, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueServer makes a certificate that is valid only for servers.
+// IssueServer is Issue for a certificate that is valid for servers only.
 func (ca *CA) IssueServer(names ...string) Pair {
 	ca.t.Helper()
 	return ca.issue(names, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth)
@@ -114,14 +115,14 @@ func sign(t testing.TB, template, parent *x509.Certificate, public crypto.Public
 	return der
 }
 
-// Pool returns a pool with only the root.
+// Pool returns a pool that has only the authority's root.
 func (ca *CA) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
 	return pool
 }
 
-// TLS returns the pair in crypto/tls's form.
+// TLS returns the pair as a tls.Certificate.
 func (p Pair) TLS(t testing.TB) tls.Certificate {
 	t.Helper()
 	c, err := tls.X509KeyPair(p.Cert, p.Key)
@@ -131,19 +132,19 @@ func (p Pair) TLS(t testing.TB) tls.Certificate {
 	return c
 }
 
-// Write writes the pair into dir as tls.crt and tls.key, each atomically, and returns the paths.
+// Write writes the pair into dir as tls.crt and tls.key, replacing each file by a rename, and returns their paths.
 func (p Pair) Write(t testing.TB, dir string) (cert, key string) {
 	t.Helper()
 	return WriteFile(t, filepath.Join(dir, "tls.crt"), p.Cert), WriteFile(t, filepath.Join(dir, "tls.key"), p.Key)
 }
 
-// Write writes the root into dir as ca.crt, atomically, and returns the path.
+// Write writes the root into dir as ca.crt, replacing the file by a rename, and returns its path.
 func (ca *CA) Write(t testing.TB, dir string) string {
 	t.Helper()
 	return WriteFile(t, filepath.Join(dir, "ca.crt"), ca.PEM)
 }
 
-// WriteFile replaces a file by a rename and returns its path.
+// WriteFile writes text to a file, replacing it by a rename, and returns its path.
 func WriteFile(t testing.TB, path string, text []byte) string {
 	t.Helper()
 	if err := os.WriteFile(path+".next", text, 0o600); err != nil {

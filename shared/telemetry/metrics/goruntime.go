@@ -26,12 +26,9 @@ func (m *Metrics) GoRuntime() error {
 	bytes := f.Count("go.memory.allocated", "By", "Memory allocated on the heap since the start.")
 	objects := f.Count("go.memory.allocations", "{allocation}", "Objects allocated on the heap since the start.")
 	cycles := f.Count("go.memory.gc.cycles", "{gc_cycle}", "Collections since the start.")
-	if f.Err != nil {
-		return f.Err
-	}
 	stack := metric.WithAttributeSet(attribute.NewSet(attribute.String("go.memory.type", "stack")))
 	other := metric.WithAttributeSet(attribute.NewSet(attribute.String("go.memory.type", "other")))
-	_, err := f.Meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	return f.Observe(func(_ context.Context, o metric.Observer) error {
 		now := make([]metrics.Sample, len(samples))
 		copy(now, samples)
 		metrics.Read(now)
@@ -45,7 +42,5 @@ func (m *Metrics) GoRuntime() error {
 		o.ObserveInt64(limit, v(7))
 		o.ObserveInt64(cycles, v(8))
 		return nil
-	}, used, goal, goroutines, limit, bytes, objects, cycles)
-	f.note(err)
-	return f.Err
+	})
 }

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"fmt"
 
 	"go.opentelemetry.io/otel/metric"
@@ -9,32 +10,42 @@ import (
 // Instruments makes instruments that are observed when they are read, and keeps the first error.
 type Instruments struct {
 	Meter metric.Meter
-	Err   error
+	all   []metric.Observable
+	err   error
 }
 
-func (f *Instruments) note(err error) {
-	if f.Err == nil && err != nil {
-		f.Err = fmt.Errorf("metrics: %w", err)
+func (f *Instruments) add(i metric.Observable, err error) {
+	f.all, f.err = append(f.all, i), cmp.Or(f.err, err)
+}
+
+// Observe has read observe all instruments that were made.
+func (f *Instruments) Observe(read metric.Callback) error {
+	if f.err == nil {
+		_, f.err = f.Meter.RegisterCallback(read, f.all...)
 	}
+	if f.err != nil {
+		return fmt.Errorf("metrics: %w", f.err)
+	}
+	return nil
 }
 
 // Level makes an instrument for a value that goes up and down.
 func (f *Instruments) Level(name, unit, help string) metric.Int64Observable {
 	i, err := f.Meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
-	f.note(err)
+	f.add(i, err)
 	return i
 }
 
 // Count makes an instrument for a value that only goes up.
 func (f *Instruments) Count(name, unit, help string) metric.Int64Observable {
 	i, err := f.Meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
-	f.note(err)
+	f.add(i, err)
 	return i
 }
 
 // Age makes an instrument for a time in seconds.
 func (f *Instruments) Age(name, help string) metric.Float64Observable {
 	i, err := f.Meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(help))
-	f.note(err)
+	f.add(i, err)
 	return i
 }

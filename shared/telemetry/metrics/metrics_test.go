@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/logtest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/telemetry/otlptest"
 )
 
@@ -26,9 +27,7 @@ func startMetrics(t *testing.T, o Options) *Metrics {
 		o.Log = slog.Default()
 	}
 	m, err := Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return m
 }
 
@@ -42,17 +41,11 @@ func TestMetrics_push(t *testing.T) {
 			Protocol: protocol, Resource: []attribute.KeyValue{attribute.String("auth.version", "1.2")},
 			Headers: map[string]string{"x-token": "secret"},
 		})
-		if err := m.GoRuntime(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, m.GoRuntime())
 		n, err := m.Meter("test").Int64Counter("a.count", metric.WithUnit("{thing}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		n.Add(t.Context(), 3, metric.WithAttributes(attribute.String("kind", "x")))
-		if err := m.Stop(10 * time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, m.Stop(10*time.Second))
 		p := c.AwaitPoint(t, "a.count", func(otlptest.Point) bool { return true })
 		if p.Value != 3 || p.Attributes["kind"] != "x" || p.Resource["team"] != "accounts" ||
 			p.Resource["auth.version"] != "1.2" ||
@@ -126,13 +119,9 @@ func TestMetrics_outage(t *testing.T) {
 	var text logtest.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))
 	m := startMetrics(t, Options{Protocol: "http", Log: log})
-	if err := m.GoRuntime(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, m.GoRuntime())
 	for range 3 {
-		if err := m.provider.ForceFlush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, m.provider.ForceFlush(t.Context()))
 	}
 	if m.Stop(10*time.Second) == nil {
 		t.Error("Stop does not say that the last metrics were lost")

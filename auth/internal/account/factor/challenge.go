@@ -109,12 +109,7 @@ func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor s
 		q.Pauses = []store.Limit{store.NewInterval(f.LimitKey("factor", factor.ID.String()),
 			f.Settings.Factors.PhoneInterval)}
 	}
-	b := f.Batch()
-	q.Look(b)
-	if err := b.Send(ctx); err != nil {
-		return nil, refusal.Failure("look up", err)
-	}
-	return q, q.Check(f.Now)
+	return q, q.LookUp(ctx, f)
 }
 
 // factorSMS chooses the code of a challenge and returns the SMS with it. A test number gets its fixed code and no SMS.

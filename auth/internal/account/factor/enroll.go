@@ -60,11 +60,7 @@ func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, princi
 			return Enrolled{}, refusal.NotValid("issuer is too long for a QR code")
 		}
 	}
-	err := f.Commit(ctx, func(tx *flow.Tx) error {
-		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
-		if err != nil {
-			return err
-		}
+	err := flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) error {
 		stale, err := makeRoom(f.Settings, out.Factor, u, v, f.Now)
 		if err != nil {
 			return err

@@ -94,10 +94,10 @@ func (a *Factors) GenerateRecoveryCodes(ctx context.Context, req flow.RequestInf
 		return RecoveryCodes{}, err
 	}
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorEnrolled)
-	err := a.onCodes(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) (*flow.Batch, error) {
+	err := flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) error {
 		stale, err := check(u, v)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		b := tx.Batch()
 		if len(stale) > 0 {
@@ -107,9 +107,9 @@ func (a *Factors) GenerateRecoveryCodes(ctx context.Context, req flow.RequestInf
 		b.VerifyFactor(out.Factor.ID, uuid.Nil, false, f.Now)
 		storeCodes(f, b, store.ActionRecoveryCodesGenerated, principal, out)
 		if notify {
-			notifyFactor(f, b, mail.FactorEnrolled, u, out.Factor)
+			flow.NotifyUser(f, b, mail.FactorEnrolled, u, mail.Vars{FactorType: string(out.Factor.Kind)})
 		}
-		return b, nil
+		return b.Send(ctx)
 	})
 	return out, refusal.Failure("generate recovery codes", err)
 }
@@ -121,15 +121,15 @@ func (a *Factors) RegenerateRecoveryCodes(ctx context.Context, req flow.RequestI
 	if _, err := ownCodes(principal.User, principal.Session, "regenerate"); err != nil {
 		return out, err
 	}
-	err = a.onCodes(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) (*flow.Batch, error) {
+	err = flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) error {
 		factor, err := ownCodes(u, v, "regenerate")
 		if err != nil {
-			return nil, err
+			return err
 		}
 		out = newCodes(factor)
 		b := tx.Batch()
 		storeCodes(f, b, store.ActionRecoveryCodesRegenerated, principal, out)
-		return b, nil
+		return b.Send(ctx)
 	})
 	return out, refusal.Failure("regenerate recovery codes", err)
 }
@@ -142,32 +142,16 @@ func (a *Factors) DeleteRecoveryCodes(ctx context.Context, req flow.RequestInfo,
 		return factor, err
 	}
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorUnenrolled)
-	err = a.onCodes(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) (_ *flow.Batch, err error) {
+	err = flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) (err error) {
 		if factor, err = ownCodes(u, v, "delete"); err != nil {
-			return nil, err
+			return err
 		}
 		b := tx.Batch()
 		removeFactor(f, b, u, factor, notify)
 		b.Audit(f.Audit(store.ActionRecoveryCodesDeleted, u.ID, v.ID, "factor_id", factor.ID.String()))
-		return b, nil
-	})
-	return factor, refusal.Failure("delete recovery codes", err)
-}
-
-// onCodes locks the user and sends the batch that do fills.
-func (a *Factors) onCodes(ctx context.Context, f *flow.Flow, principal flow.Principal,
-	do func(*flow.Tx, store.User, store.Session) (*flow.Batch, error)) error {
-	return f.Commit(ctx, func(tx *flow.Tx) error {
-		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
-		if err != nil {
-			return err
-		}
-		b, err := do(tx, u, v)
-		if err != nil {
-			return err
-		}
 		return b.Send(ctx)
 	})
+	return factor, refusal.Failure("delete recovery codes", err)
 }
 
 // checkGenerate checks whether a user may get recovery codes, and returns the abandoned factors to delete first.

@@ -48,16 +48,14 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 func (op *verifyFactorOp) judgeRecoveryCode(ctx context.Context, tx *flow.Tx, remaining *int) error {
 	tries := codeTries(&op.f, op.principal.User.ID)
 	var levels []store.Level
-	b := tx.Batch()
-	b.Levels(&levels, tries)
-	if err := b.Send(ctx); err != nil {
+	if err := tx.Run(ctx, func(b *flow.Batch) { b.Levels(&levels, tries) }); err != nil {
 		return err
 	}
 	if wait := tries.Wait(levels[0], op.f.Now, 1); wait > 0 {
 		return refusal.Limited(refusal.CodeRecoveryLocked, "Too many failed verification attempts, try again later", wait)
 	}
 	right := false
-	b = tx.Batch()
+	b := tx.Batch()
 	b.UseRecoveryCode(&right, remaining, op.factor.ID,
 		op.f.Core.Root.MACs(secret.RecoveryCodes, op.factor.ID.String(), op.code), op.f.Now)
 	if err := b.Send(ctx); err != nil {

@@ -25,11 +25,7 @@ func (a *Factors) UnenrollFactor(ctx context.Context, req flow.RequestInfo, prin
 		return errCodesElsewhere
 	}
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorUnenrolled && factor.Verified())
-	err = f.Commit(ctx, func(tx *flow.Tx) error {
-		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
-		if err != nil {
-			return err
-		}
+	err = flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) (err error) {
 		if factor, err = factorOf(u, id); err != nil {
 			return err
 		}
@@ -61,7 +57,7 @@ func removeFactor(f *flow.Flow, b *flow.Batch, u store.User, factor store.Factor
 	b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
 	b.DeleteFactors(u.ID, factor.ID)
 	if notify && factor.Verified() {
-		notifyFactor(f, b, mail.FactorUnenrolled, u, factor)
+		flow.NotifyUser(f, b, mail.FactorUnenrolled, u, mail.Vars{FactorType: string(factor.Kind)})
 	}
 }
 
@@ -145,9 +141,7 @@ func (a *Factors) AdminUpdateFactor(ctx context.Context, req flow.RequestInfo, b
 func onFactor(ctx context.Context, f *flow.Flow, user, id uuid.UUID, do func(*flow.Tx, store.User,
 	store.Factor) error) error {
 	return flow.OnUser(ctx, f, user, func(tx *flow.Tx, u store.User) error {
-		b := tx.Batch()
-		b.Factors(&u.Factors, u.ID)
-		if err := b.Send(ctx); err != nil {
+		if err := tx.Run(ctx, func(b *flow.Batch) { b.Factors(&u.Factors, u.ID) }); err != nil {
 			return err
 		}
 		found, err := factorOf(u, id)
@@ -156,12 +150,4 @@ func onFactor(ctx context.Context, f *flow.Flow, user, id uuid.UUID, do func(*fl
 		}
 		return do(tx, u, found)
 	})
-}
-
-// notifyFactor adds the mail about a factor, if the user has an address.
-func notifyFactor(f *flow.Flow, b *flow.Batch, kind mail.Kind, u store.User, factor store.Factor) {
-	if u.Email != "" {
-		b.Notify(u.ID, flow.Notification(f, kind, u.Email,
-			mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata}))
-	}
 }

@@ -149,16 +149,12 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 }
 
 func (op *verifyFactorOp) locked(ctx context.Context, do func(*flow.Tx, store.User, store.Session) error) error {
-	return op.f.Commit(ctx, func(tx *flow.Tx) error {
+	return flow.OnPrincipal(ctx, &op.f, op.principal, func(tx *flow.Tx, u store.User, v store.Session) (err error) {
 		op.judged = false
-		u, session, err := flow.LockPrincipal(ctx, &op.f, tx, op.principal)
-		if err != nil {
-			return err
-		}
 		if op.factor, err = op.find(u); err != nil {
 			return err
 		}
-		return do(tx, u, session)
+		return do(tx, u, v)
 	})
 }
 
@@ -212,9 +208,7 @@ func (op *verifyFactorOp) checkOpen(ctx context.Context, tx *flow.Tx, ch store.C
 		return errChallengeExpired(ch.ID)
 	case op.f.Now.After(ch.ExpiresAt):
 		tx.Refuse(errChallengeExpired(ch.ID))
-		b := tx.Batch()
-		b.DeleteChallenge(ch.ID)
-		return b.Send(ctx)
+		return tx.Run(ctx, func(b *flow.Batch) { b.DeleteChallenge(ch.ID) })
 	}
 	return nil
 }
@@ -308,7 +302,7 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, 
 	b.VerifyFactor(op.factor.ID, session.ID, first, op.f.Now)
 	b.DeleteUnverified(u.ID, op.factor.Kind)
 	if op.notify && !op.factor.Verified() {
-		notifyFactor(&op.f, b, mail.FactorEnrolled, u, op.factor)
+		flow.NotifyUser(&op.f, b, mail.FactorEnrolled, u, mail.Vars{FactorType: string(op.factor.Kind)})
 	}
 	op.done(b)
 	b.User(&op.user, u.ID)

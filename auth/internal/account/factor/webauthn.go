@@ -33,9 +33,7 @@ func (a *Factors) WebAuthnOptions(ctx context.Context, req flow.RequestInfo, pri
 	factor store.Factor, challenge uuid.UUID) (kind string, options any, err error) {
 	f := a.core.Begin(req)
 	var all []store.Credential
-	b := f.Batch()
-	b.WebAuthn(&all, principal.User.ID)
-	if err := b.Send(ctx); err != nil {
+	if err := f.Run(ctx, func(b *flow.Batch) { b.WebAuthn(&all, principal.User.ID) }); err != nil {
 		return "", nil, refusal.Failure("webauthn credentials", err)
 	}
 	kind, c := keyCeremony(f, factor)

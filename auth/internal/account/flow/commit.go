@@ -43,6 +43,20 @@ type Batch struct {
 // Batch starts an empty batch outside of a transaction.
 func (f *Flow) Batch() *Batch { return &Batch{f.Core.DB.Batch(), new(followUp)} }
 
+// Run sends the statements that fill adds, within the transaction.
+func (t *Tx) Run(ctx context.Context, fill func(*Batch)) error {
+	b := t.Batch()
+	fill(b)
+	return b.Send(ctx)
+}
+
+// Run sends the statements that fill adds, as a transaction by itself that has no follow-up.
+func (f *Flow) Run(ctx context.Context, fill func(*Batch)) error {
+	b := f.Batch()
+	fill(b)
+	return b.Send(ctx)
+}
+
 // Message adds a message to the user, unless the message is empty.
 func (b *Batch) Message(user uuid.UUID, m store.NewMessage) {
 	if m.Payload != nil {

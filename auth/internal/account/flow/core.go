@@ -2,8 +2,6 @@ package flow
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -39,7 +37,7 @@ type Options struct {
 // New returns what all flows share over the given database, keys and workers.
 func New(o Options, s Settings) *Core {
 	k := &Core{
-		DB: o.DB, Keys: o.Keys, Codec: o.Refresh, Root: o.Root, Passwords: hashing{o.Passwords},
+		DB: o.DB, Keys: o.Keys, Codec: o.Refresh, Root: o.Root, Passwords: o.Passwords,
 		wake: o.Wake, signedIn: o.SignedIn, Unsent: o.Unsent,
 		clock: o.Now, fakeClock: o.Now != nil, Log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 	}
@@ -68,7 +66,7 @@ type Core struct {
 	Keys      *token.Live
 	Codec     *token.RefreshCodec
 	Root      *secret.Root
-	Passwords hashing
+	Passwords *password.Workers
 	wake      func()
 	signedIn  func(method string)
 	Unsent    func(channel, reason string)
@@ -89,29 +87,6 @@ func (k *Core) ServerNow() time.Time {
 		return k.now()
 	}
 	return time.Time{}
-}
-
-// hashing wraps the password workers for flows: a request whose deadline passes before a worker is done is answered as
-// if the queue were full, since the wait for a worker took the time.
-type hashing struct{ workers *password.Workers }
-
-// Hash hashes a password on a worker, after a wait if all are busy.
-func (h hashing) Hash(ctx context.Context, text string) (string, error) {
-	hash, err := h.workers.Hash(ctx, text)
-	return hash, busy(err)
-}
-
-// Check compares a password with a hash on a worker, after a wait if all are busy.
-func (h hashing) Check(ctx context.Context, hash, text string) (ok, rehash bool, err error) {
-	ok, rehash, err = h.workers.Check(ctx, hash, text)
-	return ok, rehash, busy(err)
-}
-
-func busy(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return &password.Busy{RetryAfter: 2 * time.Second}
-	}
-	return err
 }
 
 // takeover is what flows need to know about users who were taken over from another service.

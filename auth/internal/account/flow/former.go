@@ -57,9 +57,7 @@ func formerLinkTries(f *Flow) store.Limit {
 // guesses get no more tries than the bucket holds. If the link is found, the try is given back.
 func TakeFormerLinkTry(ctx context.Context, f *Flow) error {
 	l := formerLinkTries(f)
-	b := f.Batch()
-	b.Take(l, 1, f.Now)
-	err := b.Send(ctx)
+	err := f.Run(ctx, func(b *Batch) { b.Take(l, 1, f.Now) })
 	if _, over := errors.AsType[*store.LimitError](err); over {
 		return refusal.Limited(refusal.CodeOverRequestRate, "Request rate limit reached", l.Refill/formerLinkMisses)
 	}
@@ -68,9 +66,7 @@ func TakeFormerLinkTry(ctx context.Context, f *Flow) error {
 
 // GiveBackFormerLinkTry undoes TakeFormerLinkTry. If it fails, a try is lost for six seconds.
 func GiveBackFormerLinkTry(ctx context.Context, f *Flow) {
-	b := f.Batch()
-	b.Take(formerLinkTries(f), -1, f.Now)
-	if err := b.Send(ctx); err != nil {
+	if err := f.Run(ctx, func(b *Batch) { b.Take(formerLinkTries(f), -1, f.Now) }); err != nil {
 		f.Core.Log.Warn("a try of a link was not given back", "error", err)
 	}
 }

@@ -130,17 +130,26 @@ func SignGrant(f *Flow, u store.User, v store.Session, r *token.Refresh, made *C
 	}, nil
 }
 
-// GrantNew is SignGrant for a session that has just been stored. The session is ended if no token can be given for it.
+// CustomClaims is CustomClaimsOf for the session, before or after it is stored.
+func (o *SessionDraft) CustomClaims(ctx context.Context, f *Flow, u store.User) (*CustomClaims, error) {
+	return CustomClaimsOf(ctx, f, u, o.stored(), "")
+}
+
+// Grant is SignGrant for the session, which has just been stored: it counts the sign-in.
+func (o *SessionDraft) Grant(f *Flow, u store.User, made *CustomClaims) (Grant, error) {
+	return SignGrant(f, u, OpenedSession(f, o), &o.First, made)
+}
+
+// GrantNew is Grant with the claims of the hook. The session is ended if no token can be given for it.
 func GrantNew(ctx context.Context, f *Flow, u store.User, draft *SessionDraft) (Grant, error) {
-	v := draft.stored()
-	made, err := CustomClaimsOf(ctx, f, u, v, "")
+	made, err := draft.CustomClaims(ctx, f, u)
 	if err != nil {
 		b := f.Batch()
-		b.EndSessions(store.EndSessions{User: u.ID, Only: v.ID, Reason: store.EndedByHook, At: f.Now})
+		b.EndSessions(store.EndSessions{User: u.ID, Only: draft.Row.ID, Reason: store.EndedByHook, At: f.Now})
 		if err := b.Send(context.WithoutCancel(ctx)); err != nil {
-			f.Core.Log.Warn("a session that got no token was not ended", "session", v.ID, "error", err)
+			f.Core.Log.Warn("a session that got no token was not ended", "session", draft.Row.ID, "error", err)
 		}
 		return Grant{}, err
 	}
-	return SignGrant(f, u, OpenedSession(f, draft), &draft.First, made)
+	return draft.Grant(f, u, made)
 }

@@ -17,11 +17,10 @@ func TestHashing_late(t *testing.T) {
 	}
 	w := password.NewWorkers(password.Options{Workers: 1, Params: params})
 	defer w.Close()
-	h := hashing{w}
 	late, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer cancel()
-	_, hashErr := h.Hash(late, "sesame")
-	_, _, checkErr := h.Check(late, "", "sesame")
+	_, hashErr := w.Hash(late, "sesame")
+	_, _, checkErr := w.Check(late, "", "sesame")
 	for _, err := range []error{hashErr, checkErr} {
 		r, ok := errors.AsType[*refusal.Refusal](refusal.Failure("hash password", err))
 		if !ok || r.Kind != refusal.KindUnavailable || r.Code != refusal.CodeOverCapacity || !r.Busy() || r.RetryAfter <= 0 {
@@ -30,7 +29,7 @@ func TestHashing_late(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := h.Hash(gone, "sesame"); !errors.Is(err, context.Canceled) {
+	if _, err := w.Hash(gone, "sesame"); !errors.Is(err, context.Canceled) {
 		t.Errorf("of a client who left: %v", err)
 	}
 }

@@ -48,6 +48,30 @@ func (s *Settings) HoldForSendNow(m store.NewMessage) store.NewMessage {
 	return m
 }
 
+// Creation is a user who is to be created, in as many tries as it takes.
+type Creation struct {
+	id      uuid.UUID
+	allowed bool // by the hook before a creation
+}
+
+// NewID returns the ID of the new user. It is the same in each try, since a hook may have seen it.
+func (c *Creation) NewID() uuid.UUID {
+	if c.id == uuid.Nil {
+		c.id = uuid.New()
+	}
+	return c.id
+}
+
+// CheckCreation asks the hook whether the user may be created, only once for all tries.
+func (c *Creation) CheckCreation(ctx context.Context, f *Flow, u store.User) error {
+	if c.allowed {
+		return nil
+	}
+	err := CheckCreation(ctx, f, u)
+	c.allowed = err == nil
+	return err
+}
+
 // CheckCreation asks the hook whether a user may be created.
 func CheckCreation(ctx context.Context, f *Flow, u store.User) error {
 	if f.Settings.Hooks.BeforeCreate == nil {

@@ -198,6 +198,14 @@ func Notification(f *Flow, kind mail.Kind, to string, v mail.Vars) store.NewMess
 		IP: f.Settings.HookIP(mail.ChannelEmail, f.Req), Locales: f.locales(v.Data)}, f.Now.Add(notificationLife))
 }
 
+// NotifyUser adds a notification to the user's own address, if there is one; v has the variables of the kind.
+func NotifyUser(f *Flow, b *Batch, kind mail.Kind, u store.User, v mail.Vars) {
+	if u.Email != "" {
+		v.Email, v.Data = u.Email, u.UserMetadata
+		b.Notify(u.ID, Notification(f, kind, u.Email, v))
+	}
+}
+
 // Notifications count against the budget for mails. If the budget is used up, no notification is sent and the operation
 // still succeeds. The budget is read before the transaction, and the notification is taken from it after the
 // transaction: within it, taking would come after the lock on the user, while all other flows take first, which could
@@ -210,9 +218,7 @@ func CanNotify(ctx context.Context, f *Flow, wanted bool) bool {
 	}
 	budget := f.Settings.Email.Sent.limit(f.LimitKey("mail"))
 	var levels []store.Level
-	b := f.Batch()
-	b.Levels(&levels, budget)
-	if err := b.Send(ctx); err != nil {
+	if err := f.Run(ctx, func(b *Batch) { b.Levels(&levels, budget) }); err != nil {
 		return false // the transaction will fail too
 	}
 	if budget.Left(levels[0], f.Core.now()) < 1 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,10 +60,7 @@ func WithoutOwn(data json.RawMessage) json.RawMessage { return without(data, own
 
 // without returns the object as compact JSON, without the named members.
 func without(data json.RawMessage, names ...string) json.RawMessage {
-	members := map[string]json.RawMessage{}
-	if len(data) > 0 {
-		_ = json.Unmarshal(data, &members) // valid: parsed before, by the caller or PostgreSQL
-	}
+	members := membersOf(data)
 	for _, name := range names {
 		delete(members, name)
 	}
@@ -123,13 +121,8 @@ func (s *Settings) WithinLimit(u store.User, p store.MetadataPatch) store.Metada
 	if !s.grows(u, p, store.MetadataPatch{}) {
 		return p
 	}
-	var members map[string]json.RawMessage
-	_ = json.Unmarshal(p.Set, &members) // written by this service
-	for name := range members {
-		if !slices.Contains(ownMembers, name) {
-			delete(members, name)
-		}
-	}
+	members := membersOf(p.Set)
+	maps.DeleteFunc(members, func(name string, _ json.RawMessage) bool { return !slices.Contains(ownMembers, name) })
 	p.Set = MustJSON(members)
 	return p
 }
@@ -199,3 +192,27 @@ func (s *Settings) CheckPassword(text string) error {
 	}
 	return nil
 }
+
+// MustJSON returns v as JSON text. v must be a value that cannot fail to encode: strings, bools, maps of them, or JSON
+// from PostgreSQL.
+func MustJSON(v any) json.RawMessage {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// membersOf returns the members of the objects, of which the later ones win. An object may be nil.
+func membersOf(objects ...json.RawMessage) map[string]json.RawMessage {
+	members := map[string]json.RawMessage{}
+	for _, o := range objects {
+		if len(o) > 0 {
+			_ = json.Unmarshal(o, &members) // valid: checked when it was received, or from PostgreSQL
+		}
+	}
+	return members
+}
+
+// Merge returns the object under with the members of over, which win. Either may be nil.
+func Merge(under, over json.RawMessage) json.RawMessage { return MustJSON(membersOf(under, over)) }

@@ -341,6 +341,18 @@ func LockPrincipal(ctx context.Context, f *Flow, tx *Tx, principal Principal,
 	return u, levelOf(v, &principal.Claims), nil
 }
 
+// OnPrincipal runs do in a transaction, with the user and the session of LockPrincipal.
+func OnPrincipal(ctx context.Context, f *Flow, principal Principal,
+	do func(*Tx, store.User, store.Session) error) error {
+	return f.Commit(ctx, func(tx *Tx) error {
+		u, v, err := LockPrincipal(ctx, f, tx, principal)
+		if err != nil {
+			return err
+		}
+		return do(tx, u, v)
+	})
+}
+
 // Audit returns an audit row about an action of an administrator.
 func (by Actor) Audit(f *Flow, action store.Action, pairs ...string) store.Audit {
 	a := f.Audit(action, by.ID, by.Session, pairs...)

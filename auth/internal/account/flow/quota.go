@@ -2,6 +2,7 @@ package flow
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -189,6 +190,20 @@ func (q *Quota) Check(now time.Time) error {
 		return q.barred
 	}
 	return nil
+}
+
+// LookUp reads the levels of all limits and then what reads add, and refuses like Check.
+func (q *Quota) LookUp(ctx context.Context, f *Flow, reads ...func(*Batch)) error {
+	b := f.Batch()
+	q.Look(b)
+	for _, read := range reads {
+		read(b)
+	}
+	if err := b.Send(ctx); err != nil {
+		return refusal.Failure("look up", err)
+	}
+	f.Tick()
+	return q.Check(f.Now)
 }
 
 // Take adds the statements that take from all limits. They are the same if nothing is sent because no account has the

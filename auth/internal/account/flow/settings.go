@@ -224,17 +224,8 @@ type FactorSettings struct {
 
 // Switches returns the switches of a kind of factor.
 func (s *FactorSettings) Switches(k store.FactorKind) FactorSwitches {
-	switch k {
-	case store.FactorTOTP:
-		return s.TOTP
-	case store.FactorPhone:
-		return s.Phone
-	case store.FactorWebAuthn:
-		return s.WebAuthn
-	case store.FactorRecoveryCodes:
-		return s.RecoveryCodes
-	}
-	return FactorSwitches{}
+	return map[store.FactorKind]FactorSwitches{store.FactorTOTP: s.TOTP, store.FactorPhone: s.Phone,
+		store.FactorWebAuthn: s.WebAuthn, store.FactorRecoveryCodes: s.RecoveryCodes}[k]
 }
 
 // FactorSwitches are MFA_<KIND>_ENROLL_ENABLED and _VERIFY_ENABLED.

@@ -88,10 +88,7 @@ var ErrSignupDisabled = refusal.Unprocessable(refusal.CodeSignupDisabled, "Signu
 // Profile returns data with the members that this service writes itself, which win. It is the identity_data and, if
 // verified, the user_metadata.
 func Profile(id uuid.UUID, provider, who string, verified bool, data json.RawMessage) json.RawMessage {
-	members := map[string]json.RawMessage{}
-	if len(data) > 0 {
-		_ = json.Unmarshal(data, &members) // checked when it was received
-	}
+	members := membersOf(data)
 	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
 	ours[provider+"_verified"] = verified
 	for name, value := range ours {

@@ -236,19 +236,17 @@ func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p 
 	}
 	out, err := Arrive(ctx, f, arrival, OAuthResult{})
 	if err != nil {
-		if r, ok := errors.AsType[*refusal.Refusal](err); ok {
-			return flow.Grant{}, r
-		}
-		if _, ok := errors.AsType[*provider.OAuthError](err); ok {
-			return flow.Grant{}, err
-		}
-		return flow.Grant{}, &provider.OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
+		return flow.Grant{}, idTokenError(err)
 	}
 	out.Grant.ProviderToken, out.Grant.ProviderRefreshToken = "", ""
 	return *out.Grant, nil
 }
 
+// idTokenError returns the answer to an error: any but a refusal and those of package provider is the server's.
 func idTokenError(err error) error {
+	if r, ok := errors.AsType[*refusal.Refusal](err); ok {
+		return r
+	}
 	if e, ok := errors.AsType[*provider.OAuthError](err); ok {
 		return e
 	}

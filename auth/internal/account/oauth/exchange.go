@@ -137,9 +137,7 @@ func (op *exchangeCodeOp) endReused(ctx context.Context, tx *flow.Tx) error {
 	if !op.f.Now.After(op.pkce.UsedAt.Add(codeRetry)) || !proves(op.pkce, op.verifier) {
 		return nil
 	}
-	b := tx.Batch()
-	b.EndByReuse(op.pkce.Session, op.f.Now, op.f.Req.IP)
-	return b.Send(ctx)
+	return tx.Run(ctx, func(b *flow.Batch) { b.EndByReuse(op.pkce.Session, op.f.Now, op.f.Req.IP) })
 }
 
 // noSessionReason distinguishes a banned user from a deleted one.

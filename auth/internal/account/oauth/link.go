@@ -176,9 +176,7 @@ func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuth
 	}
 	f.Linked, f.ProviderTokens = op.f.Core.Root.Seal(secret.ExternalStates, text, f.ID[:]), nil // sealed too
 	f.LinkingSession, f.LinkingAAL = op.LinkSession, op.LinkAAL
-	b := op.f.Batch()
-	b.InsertIssuedFlow(f, hash)
-	if err := b.Send(ctx); errors.Is(err, store.ErrUserGone) {
+	if err := op.f.Run(ctx, func(b *flow.Batch) { b.InsertIssuedFlow(f, hash) }); errors.Is(err, store.ErrUserGone) {
 		return out, errTargetGone
 	} else if err != nil {
 		return out, refusal.Failure("external", err)

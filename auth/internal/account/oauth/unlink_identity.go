@@ -33,7 +33,9 @@ func (a *Identities) UnlinkIdentity(ctx context.Context, req flow.RequestInfo, p
 	}
 	op := unlinkIdentityOp{f: *f, principal: principal, id: id}
 	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.IdentityUnlinked)
-	err = f.Commit(ctx, func(tx *flow.Tx) error { return op.write(ctx, tx) })
+	err = flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, old store.User, session store.Session) error {
+		return op.write(ctx, tx, old, session)
+	})
 	if errors.Is(err, store.ErrEmailTaken) { // another user took the address meanwhile
 		return errUnlinkConflict
 	}
@@ -51,17 +53,12 @@ type unlinkIdentityOp struct {
 	notify    bool // a notification may be sent
 }
 
-func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx) error {
-	old, session, err := flow.LockPrincipal(ctx, &op.f, tx, op.principal)
-	if err != nil {
-		return err
-	}
+// write is the transaction, with the locked user.
+func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx, old store.User, session store.Session) error {
 	if err := checkLinkingLevel(op.f.Settings, old, session); err != nil {
 		return err
 	}
-	b := tx.Batch()
-	b.Identities(&old.Identities, old.ID)
-	if err := b.Send(ctx); err != nil {
+	if err := tx.Run(ctx, func(b *flow.Batch) { b.Identities(&old.Identities, old.ID) }); err != nil {
 		return err
 	}
 	if len(old.Identities) < 2 {
@@ -74,7 +71,8 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx) error {
 	gone := old.Identities[at]
 	rest := slices.Delete(slices.Clone(old.Identities), at, at+1)
 	p := store.UserPatch{ID: old.ID, Now: op.f.Now, ProvidersFromIdentities: true}
-	moved := false
+	var moved bool
+	var err error
 	if gone.Provider == "phone" {
 		p.Phone, p.PhoneConfirmedAt, p.NewPhone = new(""), &time.Time{}, new("")
 		p.UserMetadata.Delete, p.UserMetadata.Set = []string{"phone"}, flow.MustJSON(map[string]any{"phone_verified": false})
@@ -87,7 +85,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx) error {
 		}) {
 		p.PasswordHash = new("") // the password belonged to the address
 	}
-	b = tx.Batch()
+	b := tx.Batch()
 	b.DeleteIdentity(gone.ID)
 	b.UpdateUser(p)
 	if moved {
@@ -96,9 +94,8 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx) error {
 	} else if gone.Provider == "phone" {
 		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
 	}
-	if op.notify && old.Email != "" {
-		b.Notify(old.ID, flow.Notification(&op.f, mail.IdentityUnlinked, old.Email,
-			mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata}))
+	if op.notify {
+		flow.NotifyUser(&op.f, b, mail.IdentityUnlinked, old, mail.Vars{Provider: gone.Provider})
 	}
 	b.Audit(op.f.Audit(store.ActionIdentityUnlinked, old.ID, op.principal.Session.ID,
 		"identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
@@ -122,9 +119,7 @@ func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *flow.Tx, p *store
 		return false, nil
 	}
 	var taken []string
-	b := tx.Batch()
-	b.TakenByOthers(&taken, old.Aud, wanted, old.ID)
-	if err := b.Send(ctx); err != nil {
+	if err := tx.Run(ctx, func(b *flow.Batch) { b.TakenByOthers(&taken, old.Aud, wanted, old.ID) }); err != nil {
 		return false, err
 	}
 	to, ok := nextEmail(rest, taken)

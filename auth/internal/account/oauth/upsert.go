@@ -23,14 +23,13 @@ type oauthOp struct {
 	names    []string // names under which identities of the provider are stored, the present name first
 	emails   providerEmails
 	exchange *exchangeCodeOp // of the code that links; nil: the identity is linked at once
+	created  flow.Creation
 
-	quota           *flow.Quota // of a confirmation mail, once the mail is known to be needed
-	confirmTo       string      // the recipient of the confirmation
-	mailOptional    bool        // the sign-in succeeds even without the mail
-	newUser         uuid.UUID   // the user ID that the hook got; Nil: it was not called
-	creationAllowed bool        // the hook before a creation has allowed it
-	mailSkipped     bool        // no mail is written: one has just been sent, or the budget is used up
-	notify          bool        // notifications may be written
+	quota        *flow.Quota // of a confirmation mail, once the mail is known to be needed
+	confirmTo    string      // the recipient of the confirmation
+	mailOptional bool        // the sign-in succeeds even without the mail
+	mailSkipped  bool        // no mail is written: one has just been sent, or the budget is used up
+	notify       bool        // notifications may be written
 
 	// The results of the transaction; each try sets them again.
 	open    flow.SessionDraft
@@ -139,22 +138,14 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	})
 }
 
-// askCreation asks the hook whether a user may be created, once for all tries, before the transaction, so that no
-// connection is held meanwhile. The hook gets the user as far as known by then.
+// askCreation asks the hook whether a user may be created, before the transaction, so that no connection is held
+// meanwhile. The hook gets the user as far as known by then.
 func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
-	if op.creationAllowed || op.f.Settings.Hooks.BeforeCreate == nil {
+	if op.f.Settings.Hooks.BeforeCreate == nil {
 		return nil
 	}
-	if op.newUser == uuid.Nil {
-		op.newUser = uuid.New()
-	}
 	u := op.externalUser(d.email, identityData(&op.Profile, &op.emails, nil))
-	u.ID = op.newUser
-	if err := flow.CheckCreation(ctx, &op.f, u); err != nil {
-		return err
-	}
-	op.creationAllowed = true
-	return nil
+	return op.created.CheckCreation(ctx, &op.f, u)
 }
 
 // checkSending checks whether a confirmation may be sent.
@@ -241,9 +232,6 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *flow.Tx, d accountDecisio
 	w.findIdentity()
 	if d.resolution == userCreated {
 		w.old = op.externalUser(d.email, w.data)
-		if op.newUser != uuid.Nil {
-			w.old.ID = op.newUser
-		}
 		w.identity.UserID = w.old.ID
 	}
 	w.patch.ID = w.old.ID
@@ -335,7 +323,7 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 func (op *oauthOp) externalUser(email string, data json.RawMessage) store.User {
 	f, provider := &op.f, op.Profile.Provider
 	return store.User{
-		ID: uuid.New(), Aud: f.Aud(), Role: f.Settings.Role, Email: email, CreatedAt: f.Now, UpdatedAt: f.Now,
+		ID: op.created.NewID(), Aud: f.Aud(), Role: f.Settings.Role, Email: email, CreatedAt: f.Now, UpdatedAt: f.Now,
 		UserMetadata: data,
 		AppMetadata:  flow.MustJSON(map[string]any{"provider": provider, "providers": []string{provider}}),
 	}

@@ -125,11 +125,7 @@ func CheckLevel(principal flow.Principal) error {
 func (a *Passkeys) Delete(ctx context.Context, req flow.RequestInfo, principal flow.Principal, id uuid.UUID) error {
 	f := a.core.Begin(req)
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyDeleted)
-	err := f.Commit(ctx, func(tx *flow.Tx) error {
-		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
-		if err != nil {
-			return err
-		}
+	err := flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) error {
 		if flow.IsBelowAAL2(u, v) {
 			return errLow
 		}
@@ -143,14 +139,7 @@ func (a *Passkeys) Delete(ctx context.Context, req flow.RequestInfo, principal f
 func (a *Passkeys) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.Actor, user, id uuid.UUID) error {
 	f := a.core.Begin(req)
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyDeleted)
-	err := f.Commit(ctx, func(tx *flow.Tx) error {
-		u, err := tx.LockUser(ctx, user)
-		if errors.Is(err, store.ErrNotFound) {
-			return flow.ErrNoUser
-		}
-		if err != nil {
-			return err
-		}
+	err := flow.OnUser(ctx, f, user, func(tx *flow.Tx, u store.User) error {
 		return remove(ctx, f, tx, removal{user: u, passkey: id, notify: notify,
 			audit: by.Audit(f, store.ActionPasskeyDeleted, "user_id", user.String(), "passkey_id", id.String())})
 	})
@@ -178,16 +167,8 @@ func remove(ctx context.Context, f *flow.Flow, tx *flow.Tx, r removal) error {
 	}
 	b = tx.Batch()
 	if r.notify {
-		notify(f, b, mail.PasskeyDeleted, r.user, gone.FriendlyName)
+		flow.NotifyUser(f, b, mail.PasskeyDeleted, r.user, mail.Vars{FriendlyName: gone.FriendlyName})
 	}
 	b.Audit(r.audit)
 	return b.Send(ctx)
-}
-
-// notify adds the mail about a passkey, if the user has an address.
-func notify(f *flow.Flow, b *flow.Batch, kind mail.Kind, u store.User, name string) {
-	if u.Email != "" {
-		b.Notify(u.ID, flow.Notification(f, kind, u.Email,
-			mail.Vars{Email: u.Email, FriendlyName: name, Data: u.UserMetadata}))
-	}
 }

@@ -28,9 +28,7 @@ func (a *Passkeys) RegistrationOptions(ctx context.Context, req flow.RequestInfo
 	f := a.core.Begin(req)
 	var out Ceremony[webauthn.CreationOptions]
 	var all []store.Credential
-	b := f.Batch()
-	b.WebAuthn(&all, principal.User.ID)
-	if err := b.Send(ctx); err != nil {
+	if err := f.Run(ctx, func(b *flow.Batch) { b.WebAuthn(&all, principal.User.ID) }); err != nil {
 		return out, refusal.Failure("passkeys", err)
 	}
 	if len(passkeysOf(all)) >= f.Settings.Passkeys.MaxPerUser {
@@ -74,10 +72,12 @@ func (a *Passkeys) Register(ctx context.Context, req flow.RequestInfo, principal
 	}
 	c := store.Credential{ID: uuid.New(), User: principal.User.ID, Key: key, CreatedAt: f.Now,
 		FriendlyName: cmp.Or(providers[uuid.UUID(key.AAGUID).String()], "Passkey")}
-	i := insertion{principal: principal, credential: &c,
+	i := insertion{credential: &c,
 		spending: store.Spending{Challenge: p.Challenge, Expires: expires, ServerNow: f.Core.ServerNow()},
 		told:     flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyCreated)}
-	err = f.Commit(ctx, func(tx *flow.Tx) error { return i.run(ctx, f, tx) })
+	err = flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) error {
+		return i.run(ctx, f, tx, u, v)
+	})
 	if errors.Is(err, store.ErrCredentialExists) {
 		err = flow.ErrCredentialExists
 	}
@@ -93,18 +93,13 @@ func because(r *refusal.Refusal, err error) error {
 
 // insertion is the transaction that stores a passkey.
 type insertion struct {
-	principal  flow.Principal
 	credential *store.Credential
 	spending   store.Spending
 	told       bool // the user gets a mail
 }
 
-// run locks the user, repeats the checks, spends the challenge and stores the passkey.
-func (i insertion) run(ctx context.Context, f *flow.Flow, tx *flow.Tx) error {
-	u, v, err := flow.LockPrincipal(ctx, f, tx, i.principal)
-	if err != nil {
-		return err
-	}
+// run repeats the checks for the locked user, spends the challenge and stores the passkey.
+func (i insertion) run(ctx context.Context, f *flow.Flow, tx *flow.Tx, u store.User, v store.Session) error {
 	if flow.IsBelowAAL2(u, v) {
 		return errLow
 	}
@@ -125,7 +120,7 @@ func (i insertion) run(ctx context.Context, f *flow.Flow, tx *flow.Tx) error {
 	b = tx.Batch()
 	b.InsertWebAuthn(*i.credential)
 	if i.told {
-		notify(f, b, mail.PasskeyCreated, u, i.credential.FriendlyName)
+		flow.NotifyUser(f, b, mail.PasskeyCreated, u, mail.Vars{FriendlyName: i.credential.FriendlyName})
 	}
 	b.Audit(f.Audit(store.ActionPasskeyCreated, u.ID, v.ID, "passkey_id", i.credential.ID.String()))
 	return b.Send(ctx)

@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/password"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -18,9 +19,7 @@ import (
 func TestFill(t *testing.T) {
 	t.Parallel()
 	keys, err := former.ParseKeys(Keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, release := range []Release{Newest, Oldest} {
 		url := testdb.Postgres(t)
 		s := Fill(t, url, "there", release, time.Now())
@@ -35,9 +34,7 @@ func TestFill(t *testing.T) {
 			}
 		}
 		c, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer c.Close(context.Background())
 		hmac := "refresh_token_hmac_key"
 		if release == Oldest {
@@ -87,10 +84,8 @@ func TestFill(t *testing.T) {
 				}
 			}
 			var hash *string
-			if err := c.QueryRow(t.Context(), `select encrypted_password from there.users where id = $1`,
-				u.ID).Scan(&hash); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.QueryRow(t.Context(), `select encrypted_password from there.users where id = $1`,
+				u.ID).Scan(&hash))
 			if u.Password == "" {
 				continue
 			}

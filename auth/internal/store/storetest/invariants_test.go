@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -42,20 +43,14 @@ func TestViolations(t *testing.T) {
 	ctx := context.Background()
 	url := testdb.Postgres(t)
 	db, err := store.Open(ctx, store.Options{URL: url, Settings: store.Settings{MaxConns: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	if _, err := db.Migrate(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := watch(ctx, url); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, watch(ctx, url))
 	c, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(ctx)
 	if _, err := c.Exec(ctx, sound); err != nil {
 		t.Fatal(err)
@@ -70,9 +65,7 @@ func TestViolations(t *testing.T) {
 	}
 	for _, i := range invariants {
 		tx, err := c.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, err := tx.Exec(ctx, broken[i.rule]); err != nil || broken[i.rule] == "" {
 			t.Fatalf("%s: %v", i.rule, err)
 		}
@@ -92,9 +85,7 @@ func TestViolations(t *testing.T) {
 // The page lists the rules, and no others.
 func TestInvariants_documented(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/accounts.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## Invariants\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var listed []string

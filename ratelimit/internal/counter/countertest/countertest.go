@@ -1,5 +1,5 @@
-// Package countertest tests what every counter.Store must do, and has what the tests of stores share. Only tests import
-// it.
+// Package countertest tests what every counter.Store must do, and has helpers that the tests of several stores share.
+// Only tests import it.
 package countertest
 
 import (
@@ -18,7 +18,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// Opened is closed when t ends, and must leave no goroutine and no connection behind.
+// Opened returns the store that open opens, and closes it when t ends. No goroutine and no connection may then be left.
 func Opened[S interface {
 	Close()
 	ActiveConns() int64
@@ -39,7 +39,7 @@ func Opened[S interface {
 	return s
 }
 
-// Run tests that the store that open opens does what every Store must do.
+// Run opens a store by open, and tests that it does what every Store must do.
 func Run(t *testing.T, open func(t *testing.T) counter.Store) {
 	s := open(t)
 	t.Run("hits", func(t *testing.T) { testHits(t, s) })
@@ -48,13 +48,13 @@ func Run(t *testing.T, open func(t *testing.T) counter.Store) {
 	t.Run("concurrent with refunds", func(t *testing.T) { testConcurrentRefunds(t, s) })
 }
 
-// Noon is the time in the examples, in Unix seconds: a second window starts then.
+// Noon is the time in the examples, in Unix seconds. A window of a second starts then.
 const Noon = 1_700_000_000
 
-// Patience is the time-out of tests that are not about time-outs, long enough for a busy machine.
+// Patience is the time-out of stores in tests that do not test time-outs. It is long enough for a busy machine.
 const Patience = 20 * time.Second
 
-// Add carries out one hit and returns its total.
+// Add carries out one hit at the time now, in Unix seconds, and returns the counter's total after it.
 func Add(t *testing.T, s counter.Store, now int64, h counter.Hit) int64 {
 	t.Helper()
 	req := counter.Request{Hits: []counter.Hit{h}, Now: now}
@@ -64,40 +64,40 @@ func Add(t *testing.T, s counter.Store, now int64, h counter.Hit) int64 {
 	return req.Hits[0].After
 }
 
-// Peek returns the total of a fixed window.
+// Peek returns the total of the fixed window with the given key.
 func Peek(ctx context.Context, s counter.Store, key string) (int64, error) {
 	h := counter.Hit{Key: []byte(key), Meter: counter.Meter{Window: 60}}
 	err := s.Peek(ctx, &h)
 	return h.After, err
 }
 
-// Now returns the real time: a store in another process drops keys by it.
+// Now returns the real time in Unix seconds, by which a store in another process drops keys.
 func Now() int64 { return time.Now().Unix() }
 
-// Hit returns a hit in a window of a minute that cannot end during the test.
+// Hit returns n hits on a fixed window of a minute that does not end during the test.
 func Hit(key string, n uint64) counter.Hit {
 	return counter.Hit{Key: []byte(key), N: n, Meter: counter.Meter{Limit: 10, Window: 60}, End: Now() + 3600}
 }
 
-// Refund returns the hit as a refund.
+// Refund returns h, changed to a refund.
 func Refund(h counter.Hit) counter.Hit { h.Refund = true; return h }
 
-// Limit returns the hit with the limit n.
+// Limit returns h with the limit n.
 func Limit(n uint64, h counter.Hit) counter.Hit { h.Limit = n; return h }
 
-// Shadow returns the hit as one of a rule in shadow mode.
+// Shadow returns h, changed to a hit of a limit in shadow mode.
 func Shadow(h counter.Hit) counter.Hit { h.Shadow = true; return h }
 
-// Result is the answer of Add to one hit.
+// Result is a store's answer to one hit on a fixed window.
 type Result struct {
 	After  int64
 	Spared bool
 }
 
-// Spared returns the Result of a hit that was not written.
+// Spared returns the Result of a hit that was not counted because of another hit; n is the total without it.
 func Spared(n int64) Result { return Result{n, true} }
 
-// The same functions under short names, for tables.
+// The functions above under short names, for use in tables.
 var now, h, limit, refund, shadow, spared = Now, Hit, Limit, Refund, Shadow, Spared
 
 type result = Result
@@ -122,10 +122,10 @@ func testHits(t *testing.T, s counter.Store) {
 	}
 	f(nil)
 	f([]counter.Hit{h("a", 1), h("b", 3)}, 1, 3)
-	f([]counter.Hit{h("a", 0)}, 1) // zero only looks
+	f([]counter.Hit{h("a", 0)}, 1) // 0 hits only read the counter
 	f([]counter.Hit{h("a", 0), h("none", 0)}, 1, 0)
-	f([]counter.Hit{h("none", 0)}, 0)                          // and creates nothing
-	f([]counter.Hit{h("a", 1), h("a", 2), h("a", 0)}, 2, 4, 4) // the same key, one after another
+	f([]counter.Hit{h("none", 0)}, 0)                          // and do not create it
+	f([]counter.Hit{h("a", 1), h("a", 2), h("a", 0)}, 2, 4, 4) // hits on one key are counted one after another
 	f([]counter.Hit{h("new", 1), h("new", 1), h("new", 0)}, 1, 2, 2)
 	f([]counter.Hit{h("looked", 0), h("looked", 5), h("looked", 0)}, 0, 5, 5)
 
@@ -136,7 +136,7 @@ func testHits(t *testing.T, s counter.Store) {
 	f([]counter.Hit{h("a", 4), refund(h("a", 1)), h("a", 2), refund(h("a", 9)), h("a", 1)}, 4, 3, 5, 0, 1)
 	f([]counter.Hit{refund(h("c", 5)), h("c", 3)}, 0, 3)
 
-	// Sums saturate, wherever the overflow is detected.
+	// Totals stay at 2^63-1, whether the store or its client detects the overflow.
 	const top = math.MaxInt64
 	f([]counter.Hit{h("huge", top)}, top)
 	f([]counter.Hit{h("huge", 1)}, top)
@@ -145,7 +145,7 @@ func testHits(t *testing.T, s counter.Store) {
 	f([]counter.Hit{h("more", 1), h("more", top), h("more", top)}, 6, top, top)
 	f([]counter.Hit{refund(h("more", 7))}, top-7)
 	f([]counter.Hit{refund(h("more", top))}, 0)
-	f([]counter.Hit{h("big", 9007199254740993)}, 9007199254740993) // 2^53+1 is no double
+	f([]counter.Hit{h("big", 9007199254740993)}, 9007199254740993) // 2^53+1, which a floating-point number cannot hold
 	f([]counter.Hit{refund(h("big", 1))}, 9007199254740992)
 
 	// A new window is a new key.
@@ -153,7 +153,7 @@ func testHits(t *testing.T, s counter.Store) {
 	w.End = now() + 1
 	f([]counter.Hit{w, h("w_1700000060", 1)}, 9, 1)
 
-	// Bytes of any kind, and any length.
+	// Keys may have any bytes and any length.
 	f([]counter.Hit{h("", 1), h("\x00\r\n\xff", 2), h(string(make([]byte, 100_000)), 3)}, 1, 2, 3)
 
 	if got, err := Peek(t.Context(), s, "b"); got != 3 || err != nil {
@@ -163,7 +163,7 @@ func testHits(t *testing.T, s counter.Store) {
 		t.Errorf("Peek at nothing: %d %v, want 0", got, err)
 	}
 
-	// A counter that was reset begins again, whatever was on its way to the store.
+	// A counter that was reset begins at 0 again, even if changes of it were on their way to the store.
 	for _, n := range []uint64{3, 5} {
 		f([]counter.Hit{h("reset", n), h("stays", 1)}, int64(n), int64(n)/2)
 		for range 2 {
@@ -179,7 +179,7 @@ func testHits(t *testing.T, s counter.Store) {
 	f([]counter.Hit{h("reset", 1), h("reset", 1)}, 1, 2)
 }
 
-// The stop option: when a hit outside of shadow mode would go over, nothing is written.
+// testStop tests counter.StopAll: if a hit outside of shadow mode exceeds its limit, no hit is counted.
 func testStop(t *testing.T, s counter.Store) {
 	f := func(hits []counter.Hit, want ...result) {
 		t.Helper()
@@ -203,7 +203,7 @@ func testStop(t *testing.T, s counter.Store) {
 	}
 	at := func(n int64) result { return result{After: n} }
 
-	// h 2/hour and s 1/day in one request.
+	// Two limits in one request: sh allows 2 hits, ss allows 1.
 	f([]counter.Hit{limit(2, h("sh", 1)), limit(1, h("ss", 1))}, at(1), at(1))
 	for range 3 {
 		f([]counter.Hit{limit(2, h("sh", 1)), limit(1, h("ss", 1))}, spared(1), at(2))
@@ -211,19 +211,19 @@ func testStop(t *testing.T, s counter.Store) {
 	stands("sh", 1)
 	stands("ss", 1) // the refused counter does not grow
 
-	// Shadow hits over their limit stop no other hit, and are not written either.
+	// Hits in shadow mode that exceed their limit do not stop other hits, and are not counted either.
 	f([]counter.Hit{shadow(limit(0, h("shadow", 1))), h("beside", 1)}, at(1), at(1))
 	stands("shadow", 0)
 	stands("beside", 1)
 
-	// The same key twice: the second goes over, so the first is spared.
+	// The same key twice: the second hit exceeds the limit, so the first is spared.
 	f([]counter.Hit{limit(3, h("twice", 2))}, at(2))
 	f([]counter.Hit{limit(3, h("twice", 1)), limit(3, h("twice", 1)), h("other", 1)}, spared(2), at(4), spared(0))
 	stands("twice", 2)
 	stands("other", 0)
 	f([]counter.Hit{limit(4, h("twice", 1)), limit(4, h("twice", 1))}, at(3), at(4))
 
-	// An error of an earlier use of the request says nothing about this one.
+	// An Err that is left from an earlier use of the hit has no effect.
 	stale := limit(3, h("stale", 4))
 	stale.Err = counter.ErrBusy
 	f([]counter.Hit{stale, h("other", 1)}, at(4), spared(0))
@@ -240,7 +240,7 @@ func testStop(t *testing.T, s counter.Store) {
 	stands("full", 0)
 }
 
-// Concurrent runs 100 goroutines against a limit of 1000: exactly 1000 hits are within it.
+// Concurrent has 100 goroutines send 2000 hits to a counter with a limit of 1000: exactly 1000 are within it.
 func Concurrent(t *testing.T, s counter.Store) {
 	for _, stop := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stop=%v", stop), func(t *testing.T) {
@@ -274,7 +274,7 @@ func Concurrent(t *testing.T, s counter.Store) {
 	}
 }
 
-// An equal number of hits and refunds ends at the first total, and no total is ever negative.
+// testConcurrentRefunds sends as many refunds as hits: the total ends where it began, and is never negative.
 func testConcurrentRefunds(t *testing.T, s counter.Store) {
 	var wg sync.WaitGroup
 	for range 20 {

@@ -11,7 +11,8 @@ import (
 	"gatehouse/shared/chaos"
 )
 
-// Garbler is a proxy for a server that garbles some of its replies.
+// Garbler is a proxy in front of a server. It garbles some of the server's replies, to test that a client detects
+// broken replies.
 type Garbler struct {
 	net.Listener
 	server string
@@ -24,8 +25,8 @@ type Garbler struct {
 	garbled int
 }
 
-// Garble returns the bytes that a client gets instead of those that the server has just sent. After says what happens
-// to the connection afterwards.
+// Garble is one way to garble replies. Apply returns the bytes that the client gets instead of the bytes that the
+// server has sent; After says what then happens to the connection.
 type Garble struct {
 	Name  string
 	Apply func(sent []byte, r *rand.Rand) []byte
@@ -35,33 +36,33 @@ type Garble struct {
 // After is what happens to a connection after a garbled reply.
 type After uint8
 
-// Values of After.
+// Values of After: Pass keeps the connection, End closes it, and Hang sends nothing more until the client closes it.
 const (
 	Pass After = iota
 	End
 	Hang
 )
 
-// before returns a Garble that puts text before the server's bytes.
+// before returns a Garble that sends text before the server's bytes.
 func before(name, text string) Garble {
 	return Garble{Name: name, Apply: func(sent []byte, _ *rand.Rand) []byte { return append([]byte(text), sent...) }}
 }
 
 func half(sent []byte, _ *rand.Rand) []byte { return sent[:len(sent)/2] }
 
-// Extra returns a Garble that adds a reply after the server's replies.
+// Extra returns a Garble that sends one more reply after the server's replies.
 func Extra(reply string) Garble {
 	return Garble{Name: fmt.Sprintf("an extra reply %q", reply), Apply: func(sent []byte, _ *rand.Rand) []byte {
 		return append(append([]byte(nil), sent...), reply...)
 	}}
 }
 
-// Garbles are the broken replies that any line protocol can have.
+// Garbles are the ways in which replies of any protocol of lines can be broken.
 var Garbles = []Garble{
 	{Name: "a flipped byte", Apply: func(sent []byte, r *rand.Rand) []byte {
 		out := append([]byte(nil), sent...)
 		i := r.IntN(len(out))
-		// A digit that becomes another digit is a valid reply, which no client can detect.
+		// A digit must not become another digit: that would be a valid reply, which no client can detect.
 		if flip := byte(1) << r.IntN(8); out[i] < '0' || out[i] > '9' {
 			out[i] ^= flip
 		} else {
@@ -73,7 +74,7 @@ var Garbles = []Garble{
 	{Name: "a hang within a reply", Apply: half, After: Hang},
 }
 
-// RESPGarbles are the broken replies of a Redis.
+// RESPGarbles are the ways in which the replies of a Redis can be broken.
 var RESPGarbles = append([]Garble{
 	before("a long array", "*999999999999999999\r\n"),
 	before("an array beyond memory", "*1999999999\r\n"),
@@ -84,7 +85,7 @@ var RESPGarbles = append([]Garble{
 	Extra(":1\r\n"),
 }, Garbles...)
 
-// MemcachedGarbles are the broken replies of a memcached.
+// MemcachedGarbles are the ways in which the replies of a memcached can be broken.
 var MemcachedGarbles = append([]Garble{
 	before("a reply of another protocol", "*999999999999999999\r\n"),
 	before("a value that nobody wants", "VALUE other 0 1\r\n1\r\n"),
@@ -95,7 +96,7 @@ var MemcachedGarbles = append([]Garble{
 	Extra("1\r\n"),
 }, Garbles...)
 
-// NewGarbler starts a proxy for the server at an address. It ends with t.
+// NewGarbler starts a proxy for the server at the given address. The proxy ends with t.
 func NewGarbler(t testing.TB, server string) *Garbler {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -123,10 +124,10 @@ func NewGarbler(t testing.TB, server string) *Garbler {
 	return g
 }
 
-// Once garbles the next reply.
+// Once garbles only the next reply, in the given way.
 func (g *Garbler) Once(with Garble) { g.set(with, true, 0) }
 
-// At garbles replies at a rate from 0 to 1.
+// At garbles each reply with a probability of rate, from 0 to 1.
 func (g *Garbler) At(rate float64, with Garble) { g.set(with, false, rate) }
 
 func (g *Garbler) set(with Garble, once bool, rate float64) {
@@ -135,7 +136,7 @@ func (g *Garbler) set(with Garble, once bool, rate float64) {
 	g.garble, g.once, g.rate = with, once, rate
 }
 
-// Garbled returns how many replies were garbled.
+// Garbled returns how many replies were garbled so far.
 func (g *Garbler) Garbled() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -167,13 +168,13 @@ func (g *Garbler) replies(to, from net.Conn) {
 			return
 		}
 		if after == Hang {
-			from.Read(buf) // until the client gives up
+			from.Read(buf) // returns when the client gives up
 			return
 		}
 	}
 }
 
-// next returns the bytes to send instead of the server's.
+// next returns the bytes to send instead of those that the server has sent, and what happens to the connection then.
 func (g *Garbler) next(sent []byte) ([]byte, After) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

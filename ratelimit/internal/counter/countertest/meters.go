@@ -14,17 +14,17 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Clock is the clock of a store under test, in µs since the Unix epoch.
+// Clock is the clock of a store under test: it stands still until Set changes it.
 type Clock struct{ now atomic.Int64 }
 
-// Now returns the time. It is the store's option Clock.
+// Now returns the clock's time in µs since the Unix epoch. It is the value for the store's option Clock.
 func (c *Clock) Now() int64 { return c.now.Load() }
 
-// Set sets the time.
+// Set sets the time, in µs since the Unix epoch.
 func (c *Clock) Set(us int64) { c.now.Store(us) }
 
-// RunMeters tests that the store that open opens does what every Store with sliding windows and token buckets must do.
-// The store uses the clock that open gets.
+// RunMeters opens a store by open, and tests that it does what every Store with sliding windows and token buckets must
+// do. open is given the clock that the store has to use.
 func RunMeters(t *testing.T, open func(t *testing.T, clock func() int64) counter.Store) {
 	clock := new(Clock)
 	clock.Set(Noon * 1_000_000)
@@ -38,19 +38,19 @@ func RunMeters(t *testing.T, open func(t *testing.T, clock func() int64) counter
 	t.Run("concurrent", func(t *testing.T) { testMetersConcurrent(t, s, clock) })
 }
 
-// Sliding returns a hit on a sliding window of a minute.
+// Sliding returns n hits on a sliding window of a minute.
 func Sliding(key string, n, limit uint64) counter.Hit {
 	return counter.Hit{Key: []byte(key), N: n,
 		Meter: counter.Meter{Algorithm: counter.SlidingWindow, Limit: limit, Window: 60}}
 }
 
-// Bucket returns a hit on a token bucket that is refilled in a minute.
+// Bucket returns n hits on a token bucket of size burst, which regains limit hits in a minute.
 func Bucket(key string, n, limit, burst uint64) counter.Hit {
 	return counter.Hit{Key: []byte(key), N: n,
 		Meter: counter.Meter{Algorithm: counter.TokenBucket, Limit: limit, Burst: burst, Window: 60}}
 }
 
-// Answer returns a store's answer to a hit as text.
+// Answer returns a store's answer to a hit, as text.
 func Answer(h *counter.Hit) string {
 	text := fmt.Sprint(h.After)
 	switch {
@@ -62,7 +62,7 @@ func Answer(h *counter.Hit) string {
 	return text
 }
 
-// must carries out a request and returns its answers.
+// must has the store carry out a request, and returns the answers as text.
 func must(t *testing.T, s counter.Store, stop counter.Stop, hits ...counter.Hit) (answers []string) {
 	t.Helper()
 	req := counter.Request{Hits: hits, Now: now(), Stop: stop}
@@ -112,12 +112,12 @@ func testSliding(t *testing.T, s counter.Store, clock *Clock) {
 	f(120, 8, 10, "10", "2 8 2 10")
 	f(120, 11, 10, "21 over", "2 8 2 10")
 	f(120, 1<<63-1, 10, "9223372036854775807 over", "2 8 2 10")
-	f(120, 0, 4, "10 over", "2 8 2 10") // a look at a limit that has become smaller
+	f(120, 0, 4, "10 over", "2 8 2 10") // only reads the counter, under a limit that is smaller now
 	f(120, -5000, 10, "2", "2 0 2 2")
 	f(300, 1, 10, "1", "5 1 0 1")
 	f(300, -9, 10, "0", "5 0 0 0")
 	f(300, 3, 10, "3", "5 3 0 3")
-	f(100, 8, 10, "11 over", "1 3 0 3") // the clock has gone back: the window is the present one
+	f(100, 8, 10, "11 over", "1 3 0 3") // the clock was set back: the newest window counts as the present one
 	f(100, 7, 10, "10", "1 10 0 10")
 	gone := Sliding("sliding", 0, 10)
 	if err := s.Reset(t.Context(), &gone); err != nil {
@@ -142,7 +142,7 @@ func testBucket(t *testing.T, s counter.Store, clock *Clock) {
 			t.Errorf("%d µs: %d of %d: %s, want %s", us, n, limit, got, want)
 		}
 		state, used := peekState(t, s, hit)
-		if state.At < state.Now { // full, whatever the store still has of it
+		if state.At < state.Now { // full, even if the store still has a state for it
 			state.At, state.Rest = state.Now, 0
 		}
 		if got := fmt.Sprint(state.At-minute, state.Rest, used); got != stands {
@@ -164,14 +164,14 @@ func testBucket(t *testing.T, s counter.Store, clock *Clock) {
 	m(220, 0, "0", 220, 0)
 	m(220, 11, "11 over", 220, 0)
 	m(220, 10, "10", 280, 10)
-	m(100, 1, "11 over", 160, 10) // the clock has gone back
+	m(100, 1, "11 over", 160, 10) // the clock was set back
 	m(100, -3, "7", 142, 7)
 	m(100, -10, "0", 100, 0)
-	f(100_000_000, 5, 7, 9, "5", "142857142 6 5") // 5 × 60 s / 7
+	f(100_000_000, 5, 7, 9, "5", "142857142 6 5") // the bucket regains 5 hits in 5 × 60 s / 7
 	f(100_000_000, 4, 7, 9, "9", "177142857 1 9")
 	f(100_000_000, -4, 7, 9, "5", "142857142 6 5")
 	f(100_000_000, 9, 7, 9, "14 over", "142857142 6 5")
-	f(100_000_000, 4, 3, 9, "7", "222857142 2 7") // parts are now thirds
+	f(100_000_000, 4, 3, 9, "7", "222857142 2 7") // with a limit of 3, fractions are in thirds of a µs
 	gone := Bucket("bucket", 0, 7, 9)
 	if err := s.Reset(t.Context(), &gone); err != nil {
 		t.Error(err)
@@ -179,11 +179,12 @@ func testBucket(t *testing.T, s counter.Store, clock *Clock) {
 	f(100_000_000, 0, 7, 9, "0", "100000000 0 0")
 	const top = 4294967295
 	f(100_000_000, top, top, top, "4294967295", "160000000 0 4294967295")
-	f(100_000_001, 72, top, top, "4294967296 over", "160000000 0 4294967224") // 71.58 have come back
+	f(100_000_001, 72, top, top, "4294967296 over", "160000000 0 4294967224") // in 1 µs, the bucket regains 71.58 hits
 	f(100_000_001, 71, top, top, "4294967295", "160000000 4260000000 4294967295")
 }
 
-// Hits on one counter in one request follow each other; looks, refunds and hits with another meter keep their places.
+// testMeterRequests tests that several hits on one counter in one request are carried out in their order, also when
+// some are looks, refunds, or hits with other numbers.
 func testMeterRequests(t *testing.T, s counter.Store, clock *Clock) {
 	clock.Set(1699999990_000_000)
 	f := func(hits []counter.Hit, want ...string) {
@@ -200,15 +201,15 @@ func testMeterRequests(t *testing.T, s counter.Store, clock *Clock) {
 	f([]counter.Hit{w(1), w(1), w(1)}, "5", "6 over", "6 over")
 	f([]counter.Hit{b(1), b(1), b(1)}, "5", "6 over", "6 over")
 	f([]counter.Hit{refund(w(0)), refund(b(0))}, "5", "5")
-	// Another burst and another limit, such as of two sets of rules during a reload.
+	// The same counter with another burst or limit, as from two sets of rules during a reload.
 	f([]counter.Hit{Bucket("b", 1, 5, 9), b(0), Bucket("b", 0, 5, 2)}, "6", "5", "2")
 	f([]counter.Hit{Sliding("w", 2, 9), w(1), Sliding("w", 2, 9)}, "7", "8 over", "9")
-	// No store distinguishes keys of two kinds with equal bytes; the daemon has no such keys.
+	// No store need tell a sliding window from a token bucket with the same key: the daemon has no such keys.
 	f([]counter.Hit{Sliding("\x00\r\n\xff", 1, 5), Bucket(string(make([]byte, 100_000)), 1, 5, 5), Sliding("", 1, 5)},
 		"1", "1", "1")
 }
 
-// A history of random hits gets the answers of counter.Meter, one request after another.
+// testHistories compares a store with the model: both get the same random hits, one request after another.
 func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -227,7 +228,8 @@ func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 			}
 			step := randomStep(r)
 			for key, state := range model.states {
-				// a store may or may not keep a counter that is empty now, but not for a clock that goes back
+				// Before the clock is set back, delete the counters that are empty now: a store may or may not have
+				// kept them, and they would then differ.
 				hit := counter.Hit{Key: []byte(key),
 					Meter: counter.Meter{Algorithm: counter.SlidingWindow, Window: 60, Limit: 1}}
 				if strings.Contains(key, " b") {
@@ -246,10 +248,11 @@ func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 	}
 }
 
-// late is how many µs a clock has to go back so that an in-process store does not take the request as held up.
+// late is how many µs a test sets the clock back at least. For less, the in-process store would take a request for one
+// that was held up.
 const late = 200_000
 
-// randomStep returns the time until the next request: often none, seldom long, and now and then the clock goes back.
+// randomStep returns the time until the next request, in µs: often none, seldom long, and now and then negative.
 func randomStep(r *rand.Rand) int64 {
 	switch r.IntN(8) {
 	case 0, 1:
@@ -264,7 +267,7 @@ func randomStep(r *rand.Rand) int64 {
 	return r.Int64N(10_000_000)
 }
 
-// randomHits returns the hits of one request on counters with the prefix.
+// randomHits returns the hits of one request, on counters whose keys begin with the prefix.
 func randomHits(r *rand.Rand, prefix string) (hits []counter.Hit) {
 	for range 1 + r.IntN(4) {
 		limit := []uint64{1, 3, 7, 10, 100}[r.IntN(5)]
@@ -281,7 +284,7 @@ func randomHits(r *rand.Rand, prefix string) (hits []counter.Hit) {
 	return hits
 }
 
-// model is a map of counters judged by counter.Meter.
+// model is the model of a store: a map of counters that counter.Meter judges.
 type model struct{ states map[string]counter.State }
 
 func newModel() *model { return &model{map[string]counter.State{}} }
@@ -294,7 +297,7 @@ func (m *model) add(hits []counter.Hit, now int64) (answers []string) {
 	return answers
 }
 
-// hit carries out one hit and keeps the state that a store would keep.
+// hit carries out one hit and keeps the counter's state as a store would.
 func (m *model) hit(hit *counter.Hit, now int64) {
 	meter := hit.Meter
 	state := m.states[string(hit.Key)]
@@ -306,7 +309,8 @@ func (m *model) hit(hit *counter.Hit, now int64) {
 	}
 }
 
-// Under the stop option nothing is written when a hit goes over, whatever the algorithms of a request.
+// testMeterStop tests counter.StopAll: if a hit exceeds its limit, no hit is counted, whatever the algorithms in the
+// request.
 func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	clock.Set(1699999990_000_000)
 	f := func(hits []counter.Hit, want ...string) {
@@ -332,7 +336,7 @@ func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	f([]counter.Hit{w(99), b(1)}, "100 over", "1 spared")
 	stands(w(0), 1)
 	stands(b(0), 1)
-	// Shadow hits stop no other, and are not written themselves.
+	// Hits in shadow mode do not stop others, and are not counted themselves if they exceed their limit.
 	f([]counter.Hit{shadow(w(3)), b(1), x(1)}, "4 over", "2", "2")
 	f([]counter.Hit{w(1), shadow(b(1)), x(1)}, "2", "3 over", "3")
 	stands(w(0), 2)
@@ -341,16 +345,17 @@ func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	f([]counter.Hit{w(0), refund(b(1)), b(1), refund(x(2)), x(1)}, "2", "1", "2", "1", "2")
 	f([]counter.Hit{refund(w(9)), b(1)}, "2 spared", "3 over")
 	f([]counter.Hit{Bucket("{s}b", 0, 2, 2), w(1)}, "2", "3")
-	// a look over its limit stops hits too
+	// A look at a counter that is over its limit stops hits, too.
 	f([]counter.Hit{Sliding("{s}w", 0, 1), b(0), x(1)}, "3 over", "2 spared", "2 spared")
-	// A counter ahead of a clock that went back is brought down, although nothing is written.
+	// After the clock was set back, a counter that is ahead of it is corrected, although no hit is counted.
 	clock.Set(1699999990_000_000 - 3600_000_000)
 	f([]counter.Hit{b(1), w(1)}, "3 over", "4 over")
 	clock.Set(1699999990_000_000 - 3600_000_000 + 30_000_000)
 	stands(b(0), 1)
 }
 
-// The same at random, against a model; without refunds and with shadow hits.
+// testStopHistories is testHistories under counter.StopAll, with hits in shadow mode too, and without a clock that is
+// set back.
 func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 8))
@@ -363,10 +368,11 @@ func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 			seen := map[string]bool{}
 			kept := hits[:0]
 			for _, hit := range hits {
-				if !seen[string(hit.Key)] { // testMeterStop has keys that occur twice
+				if !seen[string(hit.Key)] { // testMeterStop tests keys that occur twice
 					seen[string(hit.Key)] = true
 					hit.Shadow = r.IntN(5) == 0
-					// What else becomes of a bucket of another size is written differently across nodes.
+					// One limit for all: a store across several nodes corrects a bucket whose size has changed
+					// differently.
 					hit.Limit, hit.Burst = 10, 10
 					kept = append(kept, hit)
 				}
@@ -383,7 +389,7 @@ func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 	}
 }
 
-// stop carries out hits on different counters, or none.
+// stop carries out hits on different counters under counter.StopAll: all of them, or none.
 func (m *model) stop(hits []counter.Hit, now int64) (answers []string) {
 	held := false
 	var afterwards []counter.Hit
@@ -394,7 +400,7 @@ func (m *model) stop(hits []counter.Hit, now int64) (answers []string) {
 		was := meter.Used(&state)
 		hit.Judge(&state)
 		held = held || hit.Refused && !hit.Shadow
-		hit.Limit, hit.Window = uint64(was), 0 // keeps was for the judgment below
+		hit.Limit, hit.Window = uint64(was), 0 // keeps the amount used before, for the loop below
 		afterwards = append(afterwards, hit)
 	}
 	for i, hit := range afterwards {
@@ -411,7 +417,8 @@ func (m *model) stop(hits []counter.Hit, now int64) (answers []string) {
 	return answers
 }
 
-// Fifty callers at once at a limit of twenty: twenty pass.
+// testMetersConcurrent has fifty goroutines send 200 hits on a counter with a limit of 20, and checks that exactly 20
+// pass.
 func testMetersConcurrent(t *testing.T, s counter.Store, clock *Clock) {
 	clock.Set(1699999990_000_000)
 	for _, stop := range []counter.Stop{counter.StopNone, counter.StopAll} {

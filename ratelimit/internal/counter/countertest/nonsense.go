@@ -11,9 +11,11 @@ import (
 	"gatehouse/shared/await"
 )
 
-// Nonsense puts load on a store, garbles one reply of its server and then a tenth of the replies. hits returns the hits
-// of the ith request. No counter may let more pass than its capacity and the hits that lost returns, and the store must
-// answer soon after the last broken reply.
+// Nonsense tests a store whose server sends broken replies. It keeps sending hits, garbles one reply of the server by
+// means of proxy, and then a tenth of the replies for a while. hits returns the hits of the ith request.
+//
+// No counter may let more hits pass than its capacity plus the hits that lost returns, which the store could not count.
+// The store must answer again soon after the last broken reply.
 func Nonsense(t *testing.T, s counter.Store, proxy *Garbler, g Garble, lost func() uint64,
 	hits func(i int) []counter.Hit) {
 	l := startLoad(s, hits)
@@ -22,7 +24,7 @@ func Nonsense(t *testing.T, s counter.Store, proxy *Garbler, g Garble, lost func
 		t.Helper()
 		since := time.Now()
 		await.True(t, "an answer "+when, func() bool { return time.Unix(0, l.answered.Load()).After(since) })
-		if took := time.Since(since); took > 10*time.Second { // the store promises 2 s; the rest is for a busy machine
+		if took := time.Since(since); took > 10*time.Second { // the store promises 2 s, but a test machine may be busy
 			t.Errorf("an answer %s took %v", when, took)
 		} else {
 			t.Logf("an answer %s took %v", when, took.Round(time.Millisecond))
@@ -39,7 +41,7 @@ func Nonsense(t *testing.T, s counter.Store, proxy *Garbler, g Garble, lost func
 	t.Logf("%d replies garbled, %d requests failed", proxy.Garbled(), l.failed.Load())
 }
 
-// load adds hits from several goroutines and counts what passes.
+// load sends hits from several goroutines, and counts those that pass.
 type load struct {
 	answered atomic.Int64 // when the last request was answered, in Unix nanoseconds
 	failed   atomic.Int64
@@ -63,7 +65,7 @@ func startLoad(s counter.Store, hits func(i int) []counter.Hit) *load {
 	return l
 }
 
-// once sends one request and counts the hits that passed.
+// once sends one request, and counts its hits that pass.
 func (l *load) once(s counter.Store, hits []counter.Hit) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -83,7 +85,7 @@ func (l *load) once(s counter.Store, hits []counter.Hit) {
 	}
 }
 
-// stop ends the load and reports counters that let too much pass.
+// stop ends the load, and reports counters that let too many hits pass.
 func (l *load) stop(t *testing.T, lost func() uint64) {
 	l.cancel()
 	l.wg.Wait()

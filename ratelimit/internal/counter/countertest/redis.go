@@ -7,7 +7,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// RedisClient is another client of the server, for reading and writing counters without the store's knowledge.
+// RedisClient returns another client of the server, with which a test reads and writes counters without the store's
+// knowledge.
 func RedisClient(t testing.TB, addr string, db int) rueidis.Client {
 	t.Helper()
 	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, SelectDB: db, DisableCache: true,
@@ -16,7 +17,8 @@ func RedisClient(t testing.TB, addr string, db int) rueidis.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	// With a context that can end, rueidis starts its goroutines: now, so that no test takes them for a leak.
+	// rueidis starts its goroutines at the first command with a context that can end. Send one now, so that no test
+	// takes the goroutines for a leak of its own.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if err := c.Do(ctx, c.B().Ping().Build()).Error(); err != nil {

@@ -8,16 +8,17 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Async is a store whose Add uses Async wherever Async takes the request, so that Run tests this way, too.
+// Async is a Store whose Add uses the store's counter.Async wherever it takes the request. With it, Run tests Async as
+// well as Add.
 type Async struct {
 	counter.Store
-	Started atomic.Int64 // requests that were started
+	Started atomic.Int64 // how many requests a counter.Async has taken
 }
 
-// errTwice is the answer to a request that is completed twice.
+// errTwice is the error of a request that was completed twice, which must not happen.
 var errTwice = errors.New("countertest: the request was completed twice")
 
-// waiter is the owner of one request.
+// waiter is the Owner of one request, for which Add waits.
 type waiter struct {
 	done  chan *counter.Pending
 	count atomic.Int32

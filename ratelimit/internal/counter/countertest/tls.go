@@ -10,9 +10,12 @@ import (
 	"gatehouse/shared/certs/certtest"
 )
 
-// TLSFiles has a store's certificate and key, and the authority that the client trusts.
+// TLSFiles are the names of the files with a store's certificate and key, and with the certificate authority that the
+// client trusts.
 type TLSFiles struct{ Cert, Key, CA string }
 
+// NewTLSFiles writes a certificate with its key, and the certificate of the authority, to files that are removed when t
+// ends.
 func NewTLSFiles(t testing.TB, ca *certtest.CA, pair certtest.Pair) TLSFiles {
 	t.Helper()
 	dir := t.TempDir()
@@ -20,7 +23,9 @@ func NewTLSFiles(t testing.TB, ca *certtest.CA, pair certtest.Pair) TLSFiles {
 	return TLSFiles{cert, key, ca.Write(t, dir)}
 }
 
-// Trusting returns a client config that trusts the authority, follows the files, and presents a pair if there is one.
+// Trusting returns a function that makes a client's TLS config for a host. The client trusts the authority in f,
+// follows changes of the files, and presents the certificate in f if there is one. skipName accepts certificates for
+// any name.
 func Trusting(t testing.TB, f certs.Files, skipName bool) func(host string) *tls.Config {
 	t.Helper()
 	f.SystemRoots = true
@@ -32,10 +37,13 @@ func Trusting(t testing.TB, f certs.Files, skipName bool) func(host string) *tls
 	return func(host string) *tls.Config { return store.Client(host, skipName) }
 }
 
-// Localhost returns a server's address by name, which certificates are made for.
+// Localhost returns the address of a local server with the name localhost, which is the name in the tests'
+// certificates.
 func Localhost(addr string) string { return strings.Replace(addr, "127.0.0.1", "localhost", 1) }
 
-// RunTLS tests which servers a store trusts, and which certificate it presents. open connects to addr and counts once.
+// RunTLS tests which servers a store trusts, and which certificate it presents. server starts a server that requires a
+// client certificate of the authority clientCA, if that is not empty, and returns the server's address. open connects a
+// store to addr and counts one hit.
 func RunTLS(t *testing.T, server func(f TLSFiles, clientCA string) string, open func(addr string,
 	config func(string) *tls.Config) error) {
 	ca, other := certtest.NewCA(t, "ca", time.Hour), certtest.NewCA(t, "other", time.Hour)
@@ -62,7 +70,7 @@ func RunTLS(t *testing.T, server func(f TLSFiles, clientCA string) string, open 
 	f("expired", Localhost(addr), Trusting(t, believes, false), "expired")
 	f("expired, any name", Localhost(addr), Trusting(t, believes, true), "expired")
 
-	// A server that refuses our certificate says so after the handshake, or only closes the connection.
+	// A server that refuses the client's certificate reports that after the handshake, or only closes the connection.
 	const refused = "store unavailable"
 	ours := NewTLSFiles(t, ca, ca.Issue("ratelimit"))
 	addr = server(here, here.CA)

@@ -10,9 +10,9 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
-// Aliveness returns a function that reports whether a connection is open and silent, as it is between a reply and the
-// next command. false means that the peer has ended the connection or sent something unrequested; then the connection
-// must not be used any longer. The function does not block.
+// Aliveness returns a function that reports whether a connection is open and has no unread bytes, as it should be
+// between a reply and the next command. If the function returns false, the peer has ended the connection or has sent
+// something that was not requested, and the connection must not be used any longer. The function does not block.
 func Aliveness(c net.Conn) func() bool {
 	isTLS := false
 	for {
@@ -39,7 +39,7 @@ func Aliveness(c net.Conn) func() bool {
 		alive = err == syscall.EAGAIN
 	}
 	if isTLS {
-		look = func(fd uintptr) { // TLS 1.3 may send tickets at any time, which only the TLS layer may read
+		look = func(fd uintptr) { // peeks only: TLS 1.3 may send tickets at any time, for the TLS layer to read
 			n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 			alive = err == syscall.EAGAIN || err == syscall.EINTR || err == nil && n > 0
 		}

@@ -7,41 +7,44 @@ import (
 )
 
 const (
-	// BreakerFailures in a row open the breaker.
+	// BreakerFailures is how many failures in a row open a breaker.
 	BreakerFailures = 5
 	// ProbeEvery is how often an open breaker probes the store.
 	ProbeEvery = 500 * time.Millisecond
-	// Flaps is how many openings within a minute are not yet flapping.
+	// Flaps is how often a breaker may open within a minute before it counts as flapping.
 	Flaps = 10
 )
 
-// Breaker decides whether to call the store. It knows only the state of the connection: a caller's deadline, or a
-// command that the store refuses, says nothing about that state. It has no clock of its own.
+// Breaker is a circuit breaker: it decides whether to call a store. Failures of connections in a row, or a batch
+// without an answer for too long, open it; a successful probe closes it. Errors that say nothing about the connection
+// do not count, such as a caller's deadline or a command that the store refuses. A Breaker has no clock of its own: its
+// methods take the time as a duration since an instant that the caller chooses.
 type Breaker struct {
-	Stall time.Duration // negative: the age of a batch never opens the breaker
+	Stall time.Duration // age of an unanswered batch at which the breaker opens; negative: no age does
 
 	open     atomic.Bool
 	mu       sync.Mutex
-	failures int // in a row
+	failures int // how many failures there were in a row
 	probing  bool
-	probe    time.Duration // when the next probe is due, on the caller's clock
+	probe    time.Duration // when the next probe is due
 
-	opened [Flaps + 1]time.Duration // when the breaker opened; the oldest is at the index of the next
-	times  int                      // how often the breaker has opened
-	warned time.Duration            // when Warns last reported true
+	opened [Flaps + 1]time.Duration // when the breaker last opened, as a ring; the oldest entry is overwritten next
+	times  int                      // how often the breaker has opened in all
+	warned time.Duration            // when Warns last returned true
 }
 
-// IsOpen reports whether the store is given up for now. Add uses no other method of the breaker.
+// IsOpen reports whether the breaker is open: the store is not called for now. A call of the store needs no other
+// method, and IsOpen takes no lock.
 func (b *Breaker) IsOpen() bool { return b.open.Load() }
 
-// Answered notes that the store has answered a batch.
+// Answered records that the store has answered a batch, which ends a row of failures.
 func (b *Breaker) Answered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures = 0
 }
 
-// Failed notes a failure of the connection. It returns true if the breaker has just opened.
+// Failed records a failure of the connection. It returns true if the breaker has opened because of it.
 func (b *Breaker) Failed(now time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,7 +54,8 @@ func (b *Breaker) Failed(now time.Duration) bool {
 	return b.trip(now)
 }
 
-// Aged notes the age of the oldest batch in the store. It returns true if the breaker has just opened.
+// Aged records the age of the oldest batch that the store has not answered. It returns true if the breaker has opened
+// because of it.
 func (b *Breaker) Aged(age, now time.Duration) bool {
 	if b.Stall < 0 || age < b.Stall {
 		return false
@@ -83,7 +87,7 @@ func (b *Breaker) flapping(now time.Duration) bool {
 	return b.times >= len(b.opened) && now-b.opened[b.times%len(b.opened)] < time.Minute
 }
 
-// Warns reports whether it is time to warn that the breaker flaps: at most once a minute.
+// Warns reports whether the caller should log a warning that the breaker flaps. It returns true at most once a minute.
 func (b *Breaker) Warns(now time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,7 +98,8 @@ func (b *Breaker) Warns(now time.Duration) bool {
 	return true
 }
 
-// ProbeDue reports whether a probe is due; if so, the caller sends the probe and then calls Probed.
+// ProbeDue reports whether the caller should probe the store now. If so, the caller has to report the outcome by
+// Probed.
 func (b *Breaker) ProbeDue(now time.Duration) bool {
 	if !b.open.Load() {
 		return false
@@ -115,7 +120,7 @@ func (b *Breaker) ProbeNow() {
 	b.probe = 0
 }
 
-// Probed notes a probe's outcome; an answer closes the breaker.
+// Probed records the outcome of a probe. If the store has answered (ok), the breaker closes.
 func (b *Breaker) Probed(ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,19 +131,19 @@ func (b *Breaker) Probed(ok bool) {
 	}
 }
 
-// A store counts as stalled when an answer has been due for STORE_STALL, counting only time in which this process ran.
-// A process that gets no processor finds every answer late without any fault of the store. So time counts only as far
-// as a timer of this process, a heartbeat, fired on time.
+// A store counts as stalled if it has not answered for STORE_STALL. Only time in which this process ran counts: a
+// process that gets no processor receives every answer late, without any fault of the store. How much the process ran
+// is measured by a heartbeat, a timer of the process that should fire at regular times.
 
-// heartbeats is how many heartbeats make up STORE_STALL.
+// heartbeats is how many heartbeats there are in the time STORE_STALL.
 const heartbeats = 32
 
-// RanFor returns how much of the time between two heartbeats counts: a heartbeat that comes much too late shows that
-// the process did not run.
+// RanFor returns how much of the time elapsed between two heartbeats counts, where beat is the regular time between
+// them. At most twice that time counts: a heartbeat that comes later shows that the process did not run.
 func RanFor(elapsed, beat time.Duration) time.Duration { return min(elapsed, 2*beat) }
 
-// StallWatch calls stalled when the time between its start and stop exceeds a limit, counting only time in which the
-// process ran. It watches one operation at a time.
+// StallWatch calls Stalled if more than After passes between Start and Stop, counting only time in which the process
+// ran. It watches one operation at a time.
 type StallWatch struct {
 	After   time.Duration
 	Stalled func()
@@ -152,6 +157,7 @@ type StallWatch struct {
 
 func (w *StallWatch) beat() time.Duration { return max(w.After/heartbeats, time.Millisecond) }
 
+// Start begins to watch an operation.
 func (w *StallWatch) Start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,11 +169,12 @@ func (w *StallWatch) Start() {
 	}
 }
 
+// Stop ends the watch, since the operation is complete.
 func (w *StallWatch) Stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.on = false
-	w.timer.Stop() // a timer that fires all the same finds nothing to watch, or checks a little early
+	w.timer.Stop() // a timer that fires all the same finds w.on false, or checks the next operation a little early
 }
 
 func (w *StallWatch) look() {
@@ -189,13 +196,14 @@ func (w *StallWatch) look() {
 	}
 }
 
-// OutFor is how long a pipeline has waited for an answer, counting only time in which this process ran.
+// OutFor measures how long a pipeline has waited for an answer, counting only time in which this process ran.
 type OutFor struct {
-	since int64 // by the store's clock, in nanoseconds
+	since int64 // when the batch was sent, on the store's clock, in nanoseconds
 	ran   time.Duration
 }
 
-// Look adds the part of the time since the last call that counts, and returns the sum.
+// Look adds ran, the time since the previous call in which this process ran, and returns the sum for the batch that was
+// sent at since. If since has changed, the sum begins at 0 again.
 func (o *OutFor) Look(since, now int64, ran time.Duration) time.Duration {
 	if o.since != since {
 		*o = OutFor{since: since}

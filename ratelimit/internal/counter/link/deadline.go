@@ -11,15 +11,16 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// LeaveBefore is how long before its deadline a caller leaves, so that the failure mode can still be answered; at most
-// a quarter of the caller's time.
+// LeaveBefore is how long before its deadline a caller stops waiting for a store, so that there is time to send the
+// answer that is configured for a store that fails. Callers limit it to a quarter of the time that they have.
 const LeaveBefore = 2 * time.Millisecond
 
+// ErrClosed is the error of a call to a store that was closed.
 var ErrClosed = fmt.Errorf("%w: closed", counter.ErrUnavailable)
 
 var errCanceled = fmt.Errorf("%w: the caller has gone", counter.ErrTimeout)
 
-// ContextError returns the error for a caller whose ctx has ended.
+// ContextError returns the error of package counter for a caller whose ctx has ended.
 func ContextError(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return errCanceled
@@ -27,7 +28,7 @@ func ContextError(ctx context.Context) error {
 	return counter.ErrTimeout
 }
 
-// Failure turns a failure of the connection into an error of package counter.
+// Failure wraps an error of a connection in the fitting error of package counter.
 func Failure(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", counter.ErrTimeout, err)
@@ -35,7 +36,8 @@ func Failure(err error) error {
 	return fmt.Errorf("%w: %w", counter.ErrUnavailable, err)
 }
 
-// Await waits for an answer for at most stay, or until ctx ends. Without an answer it returns an error for the caller.
+// Await waits for an answer, for at most stay or until ctx ends. If there is none by then, it returns an error of
+// package counter.
 func Await[T any](ctx context.Context, answer <-chan T, stay time.Duration) (v T, err error) {
 	timer := time.NewTimer(stay)
 	defer timer.Stop()
@@ -49,11 +51,11 @@ func Await[T any](ctx context.Context, answer <-chan T, stay time.Duration) (v T
 	}
 }
 
-// stopWait is far longer than goroutines need after their connections are closed.
+// stopWait is how long Wait waits. It is far longer than goroutines need to end after their connections are closed.
 const stopWait = 2 * time.Second
 
-// Wait waits for wg when a store is closed, but not for ever: a goroutine that hangs must not keep the process from
-// ending.
+// Wait waits for wg when a store is closed, but at most for stopWait, since a goroutine that hangs must not keep the
+// process from ending.
 func Wait(wg *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {

@@ -1,5 +1,5 @@
-// Package link has what connections to any store need: dialling, metrics, the breaker, deadlines, and the distinction
-// between a store that does not answer and a process that does not run.
+// Package link has what connections need whatever kind of store they lead to: dialing, TLS, metrics, deadlines, and a
+// circuit breaker, which distinguishes a store that does not answer from a process that gets no time to run.
 package link
 
 import (
@@ -14,18 +14,18 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
-// Endpoint is the address of a server: tcp and host:port, or unix and a path.
+// Endpoint is the address of a server: tcp with host:port, or unix with the path of a socket.
 type Endpoint struct{ Network, Addr string }
 
-// Dialer opens connections to the servers of one kind: a store's servers, or its sentinels. Every connection comes from
-// a Dialer, whatever the deployment.
+// Dialer opens the connections to the servers of one kind: to the servers of a store, or to the sentinels that name its
+// master.
 type Dialer struct {
-	TLS     func(host string) *tls.Config // returns the config for the dialled host; nil: no TLS
+	TLS     func(host string) *tls.Config // returns the config for the host that is dialed; nil: no TLS
 	Timeout time.Duration
-	Stats   *PoolStats // nil: not counted
+	Stats   *PoolStats // counts the connections; nil: they are not counted
 }
 
-// Dial opens one connection, within the time-out.
+// Dial opens one connection, including its TLS handshake, within d.Timeout.
 func (d *Dialer) Dial(ctx context.Context, to Endpoint) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
@@ -49,7 +49,7 @@ func (d *Dialer) Dial(ctx context.Context, to Endpoint) (net.Conn, error) {
 }
 
 func (d *Dialer) handshake(ctx context.Context, conn net.Conn, to Endpoint) (net.Conn, error) {
-	host, _, _ := net.SplitHostPort(to.Addr) // empty for a socket's path
+	host, _, _ := net.SplitHostPort(to.Addr) // empty for the path of a unix socket
 	secure := tls.Client(conn, d.TLS(host))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		conn.Close()
@@ -58,35 +58,36 @@ func (d *Dialer) handshake(ctx context.Context, conn net.Conn, to Endpoint) (net
 	return secure, nil
 }
 
-// IsPort reports whether s is a valid port to connect to.
+// IsPort reports whether s is the number of a port to which one can connect.
 func IsPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return err == nil && n > 0
 }
 
-// PoolStats are the metrics cx_active, cx_total and cx_local_close of a store's connections.
+// PoolStats counts a store's connections for the metrics cx_active, cx_total and cx_local_close.
 type PoolStats struct{ active, total, localClose atomic.Int64 }
 
-// ActiveConns is the number of connections open now (cx_active).
+// ActiveConns returns the number of connections that are open now (cx_active).
 func (s *PoolStats) ActiveConns() int64 { return s.active.Load() }
 
-// TotalConns is the number of connections ever opened (cx_total).
+// TotalConns returns the number of connections that were ever opened (cx_total).
 func (s *PoolStats) TotalConns() int64 { return s.total.Load() }
 
-// LocalCloses is the number of connections closed by this process (cx_local_close).
+// LocalCloses returns the number of connections that this process has closed (cx_local_close).
 func (s *PoolStats) LocalCloses() int64 { return s.localClose.Load() }
 
-// countedConn is a connection that PoolStats count.
+// countedConn is a connection that reports its end to PoolStats.
 type countedConn struct {
 	net.Conn
 	stats  *PoolStats
 	once   sync.Once
-	remote atomic.Bool // the peer or the network ended the connection
+	remote atomic.Bool // a read has failed: the peer or the network ended the connection
 }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (c *countedConn) NetConn() net.Conn { return c.Conn }
 
+// Read implements net.Conn. It notes when the peer or the network has ended the connection.
 func (c *countedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {
@@ -97,6 +98,7 @@ func (c *countedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close implements net.Conn. It counts the end of the connection, once.
 func (c *countedConn) Close() error {
 	c.once.Do(func() {
 		c.stats.active.Add(-1)

@@ -11,29 +11,32 @@ import (
 )
 
 const (
-	// maxLine bounds a line of an answer. The longest valid line has a key of maxKey bytes and three numbers.
+	// maxLine bounds the length of a line of an answer. The longest valid line has a key of maxKey bytes and three
+	// numbers.
 	maxLine = 512
-	// maxNumber is the longest value that is read as a number: 20 digits, and the spaces that memcached leaves when a
-	// number becomes shorter.
+	// maxNumber is the longest value that is parsed as a number. It has 20 digits at most, but when a number becomes
+	// shorter, memcached keeps the value's length and fills it with spaces.
 	maxNumber = 1 << 10
-	// maxValue is the longest value that is skipped because another program stored it under a counter's key: the
-	// longest that memcached stores unless its option -I says otherwise.
+	// maxValue is the longest value that is read and dropped, if another program has stored it under a counter's key.
+	// It is the longest that memcached stores, unless memcached's option -I says otherwise.
 	maxValue = 1 << 20
 )
 
-// Totals of keys without a number.
+// Values in the place of a total, for keys that have none.
 const (
-	unseen   = -2 // until the answer has ended
+	unseen   = -2 // not yet found in the answer
 	noNumber = -1 // the value is not a counter's
 )
 
-// errNotAnAnswer means that the peer speaks another protocol, is out of step, or refuses a valid command.
+// errNotAnAnswer means that the peer speaks another protocol, has refused a valid command, or answers another command
+// than the last.
 var errNotAnAnswer = errors.New("not memcached's answer to a lookup")
 
-// get queries the keys, which are all different, in one command, and sets their totals: 0 where the node has none. An
-// error is one of the connection, which is then out of step with the node.
+// get looks the keys up in the node by one command, and sets the total of each: 0 for a key that the node does not
+// have. No key may occur twice. found is how many keys the node has. After an error, it is unknown which bytes belong
+// to which answer, so the connection must not be used any longer.
 //
-// The command is gets, as the replaced service sends it; the version number in the answer is not used.
+// The command is gets, which envoyproxy/ratelimit sends too; the version number in its answer is not used.
 func (l *connection) get(keys []string, totals []int64) (found int, err error) {
 	l.out = append(l.out, "gets"...)
 	for _, key := range keys {
@@ -46,7 +49,7 @@ func (l *connection) get(keys []string, totals []int64) (found int, err error) {
 	return readTotals(l.in, keys, totals)
 }
 
-// version queries the node's version, which every working node answers.
+// version asks for the node's version, which every node that works answers.
 func (l *connection) version() error {
 	l.out = append(l.out, "version\r\n"...)
 	if err := l.flush(); err != nil {
@@ -59,8 +62,8 @@ func (l *connection) version() error {
 	return err
 }
 
-// readTotals reads the answer to a get: lines VALUE <key> <flags> <bytes> [<version>], each followed by the value and
-// CRLF, and END. A key without a value has a total of 0.
+// readTotals reads the answer to the command of get: for each key that the node has, a line VALUE <key> <flags> <bytes>
+// [<version>] followed by the value and CRLF; at the end, the line END. It sets the totals of the other keys to 0.
 func readTotals(in *bufio.Reader, keys []string, totals []int64) (found int, err error) {
 	for i := range totals {
 		totals[i] = unseen
@@ -97,7 +100,7 @@ func readTotals(in *bufio.Reader, keys []string, totals []int64) (found int, err
 	return found, nil
 }
 
-// readLine reads a line including its end. It is valid until the next read.
+// readLine reads a line, including its line end. The line is valid until the next read.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	line, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) || len(line) > maxLine {
@@ -106,7 +109,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// parseValueLine parses the line before a value.
+// parseValueLine parses the line VALUE …, which comes before a value. size is the length of the value in bytes.
 func parseValueLine(line []byte) (key []byte, size int, err error) {
 	text, ended := bytes.CutSuffix(line, []byte("\r\n"))
 	if !ended {
@@ -137,7 +140,8 @@ func parseValueLine(line []byte) (key []byte, size int, err error) {
 	return key, int(n), nil
 }
 
-// indexFrom finds a key, beginning at next: memcached answers in the order of the keys, but a proxy may not.
+// indexFrom returns the index of key in keys, or -1. It begins the search at index next, since memcached answers in the
+// order of the keys, but a proxy may not.
 func indexFrom(keys []string, next int, key []byte) int {
 	is := func(k string) bool { return k == string(key) }
 	if i := slices.IndexFunc(keys[next:], is); i >= 0 {
@@ -146,7 +150,7 @@ func indexFrom(keys []string, next int, key []byte) int {
 	return slices.IndexFunc(keys[:next], is)
 }
 
-// readTotal reads a value of size bytes, and the CRLF after it.
+// readTotal reads a value of size bytes and the CRLF after it. It returns noNumber if the value is not a counter's.
 func readTotal(in *bufio.Reader, size int) (total int64, err error) {
 	total = noNumber
 	if size > maxNumber {
@@ -169,7 +173,7 @@ func readTotal(in *bufio.Reader, size int) (total int64, err error) {
 	return total, err
 }
 
-// cutShort returns the error of an answer that ends within a value.
+// cutShort returns err or, for the end of the connection, an error that says that an answer was cut off.
 func cutShort(err error) error {
 	if err == io.EOF {
 		return fmt.Errorf("the answer ends within a value: %w", io.ErrUnexpectedEOF)

@@ -16,6 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -24,9 +25,7 @@ func TestGet(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	peer := newPeer(t, server.Addr())
 	conn, err := net.Dial("tcp", server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	c := newConnection(conn)
 	f := func(keys []string, want ...int64) {
@@ -34,9 +33,7 @@ func TestGet(t *testing.T) {
 		totals := make([]int64, len(keys))
 		c.begin(time.Now().Add(patience))
 		found, err := c.get(keys, totals)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		wantFound := 0
 		for _, n := range want {
 			if n != 0 {
@@ -123,9 +120,7 @@ func TestReadTotals(t *testing.T) {
 // A malformed answer ends its connection, and what follows it there is not taken for the next answer.
 func TestNode_malformedAnswer(t *testing.T) {
 	l, err := net.Listen("tcp", "localhost:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	go func() {
 		for i := 0; ; i++ {
@@ -165,9 +160,7 @@ func TestNode_malformedAnswer(t *testing.T) {
 // A node that answers bit by bit is left when the time-out is over, however soon the next bit comes.
 func TestNode_slowAnswer(t *testing.T) {
 	l, err := net.Listen("tcp", "localhost:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	hungUp := make(chan struct{})
 	go func() {

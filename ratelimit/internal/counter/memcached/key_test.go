@@ -13,6 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -119,16 +120,12 @@ func TestMemcache_longWindows(t *testing.T) {
 func metaDebug(t *testing.T, addr, key string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
 	fmt.Fprintf(c, "me %s\r\n", key)
 	buf := make([]byte, 1000)
 	n, err := c.Read(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, after, _ := strings.Cut(string(buf[:n]), " ")
 	if i := strings.Index(after, "exp="); i >= 0 {
 		return after[i:]

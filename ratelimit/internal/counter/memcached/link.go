@@ -15,40 +15,41 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// connection speaks memcached's text protocol (protocol.txt, "Increment/Decrement", "Storage commands" and "Retrieval
-// command"). One write carries many increments: at 20,000 counters a second, a round trip for each would cost two
-// system calls for each.
+// connection speaks memcached's text protocol (protocol.txt in memcached's source, "Increment/Decrement", "Storage
+// commands" and "Retrieval command"). Commands are gathered in out, so that one write carries many of them: at 20,000
+// counters a second, a round trip for each command would cost two system calls for each.
 type connection struct {
 	conn  net.Conn
 	in    *bufio.Reader
 	out   []byte
-	alive func() bool // reports whether conn is alive
+	alive func() bool // reports whether the node has ended conn or sent something unrequested
 }
 
 func newConnection(conn net.Conn) *connection {
 	return &connection{conn: conn, in: bufio.NewReaderSize(conn, 4<<10), alive: link.Aliveness(conn)}
 }
 
-// inStep reports whether the next reply will be the reply to the next command: the node has neither ended the
-// connection nor sent surplus bytes.
+// inStep reports whether the next bytes to arrive will be the reply to the next command. This is not so if the node has
+// ended the connection or has sent more bytes than it should.
 func (l *connection) inStep() bool { return l.in.Buffered() == 0 && l.alive() }
 
 // reply is the node's reply to one command.
 type reply struct {
-	total int64 // of an increment
-	// missing: the counter to change does not exist, or the counter to make exists.
+	total int64 // the counter's total after an increment
+	// missing means that the counter to change does not exist, or that the counter to create does exist.
 	missing bool
-	err     error // the node refuses the command; the connection stays in step
-	fault   bool  // the node's fault, not the command's
+	err     error // the node has refused the command, and the connection can still be used
+	fault   bool  // err is a fault of the node and not of the command
 }
 
-// begin starts a batch that must be finished by end.
+// begin starts a batch of commands, whose replies must all have been read before the time end.
 func (l *connection) begin(end time.Time) {
 	l.out = l.out[:0]
-	l.conn.SetDeadline(end) // an error concerns the connection, and occurs at the write too
+	l.conn.SetDeadline(end) // if this fails, writing will fail too
 }
 
-// shift adds a change to an existing counter; memcached stops at 0.
+// shift appends a command that adds change to an existing counter. A negative change is subtracted; memcached stops at
+// 0.
 func (l *connection) shift(key string, change int64) {
 	command := "incr "
 	if change < 0 {
@@ -58,7 +59,7 @@ func (l *connection) shift(key string, change int64) {
 	l.out = append(strconv.AppendUint(l.out, hitsOf(change), 10), "\r\n"...)
 }
 
-// add makes a counter that does not exist.
+// add appends a command that creates a counter unless it exists. expiry is as in memcached's protocol; see expiryOf.
 func (l *connection) add(key string, value int64, expiry int32) {
 	l.out = append(append(append(l.out, "add "...), key...), " 0 "...)
 	l.out = append(strconv.AppendInt(l.out, int64(expiry), 10), ' ')
@@ -68,19 +69,19 @@ func (l *connection) add(key string, value int64, expiry int32) {
 	l.out = append(append(l.out, text...), "\r\n"...)
 }
 
-// remove deletes a counter.
+// remove appends a command that deletes a counter.
 func (l *connection) remove(key string) {
 	l.out = append(append(append(l.out, "delete "...), key...), "\r\n"...)
 }
 
-// flush writes the batch. The node's replies meanwhile fit into the sockets' buffers: at most maxIncrs lines of two
-// dozen bytes.
+// flush sends the appended commands. It does not read, but cannot block because of unread replies: these fit into the
+// sockets' buffers, since there are at most maxIncrs lines of two dozen bytes.
 func (l *connection) flush() error {
 	_, err := l.conn.Write(l.out)
 	return err
 }
 
-// reply reads the reply to the next command. An error is one of the connection.
+// reply reads the reply to the next command. An error is one of the connection, which must not be used any longer.
 func (l *connection) reply() (reply, error) {
 	line, err := l.in.ReadSlice('\n')
 	if err != nil {
@@ -89,10 +90,10 @@ func (l *connection) reply() (reply, error) {
 	return parseReply(line)
 }
 
-// errUnknownReply means that the peer speaks another protocol, or is out of step.
+// errUnknownReply means that the peer speaks another protocol, or answers another command than the next.
 var errUnknownReply = errors.New("not memcached's answer to an increment")
 
-// parseReply parses one line from the node. An error means that the connection cannot be used any longer.
+// parseReply parses a reply, which is one line. An error means that the connection must not be used any longer.
 func parseReply(line []byte) (reply, error) {
 	text := bytes.TrimRight(line, " \r\n")
 	switch {
@@ -114,15 +115,16 @@ func parseReply(line []byte) (reply, error) {
 	return reply{}, fmt.Errorf("%w: %.200q", errUnknownReply, text)
 }
 
-// nodeConn is a connection that its node can close.
+// nodeConn is a connection that is listed in node.conns until it is closed.
 type nodeConn struct {
 	net.Conn
 	node *node
 }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (c *nodeConn) NetConn() net.Conn { return c.Conn }
 
+// Close implements net.Conn. It also removes the connection from node.conns.
 func (c *nodeConn) Close() error {
 	c.node.connsMu.Lock()
 	delete(c.node.conns, c)
@@ -130,7 +132,7 @@ func (c *nodeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// dial opens a connection. It fails when the store closes.
+// dial opens a connection to the node. It fails when the store is closed.
 func (n *node) dial() (*connection, error) {
 	conn, err := n.store.dialer.Dial(n.store.ctx, n.addr)
 	if err != nil {
@@ -143,7 +145,7 @@ func (n *node) dial() (*connection, error) {
 	return newConnection(c), nil
 }
 
-// breakOff closes all connections, including those that goroutines wait on.
+// breakOff closes all connections to the node. Goroutines that read from one then get an error.
 func (n *node) breakOff() {
 	n.connsMu.Lock()
 	defer n.connsMu.Unlock()
@@ -152,10 +154,10 @@ func (n *node) breakOff() {
 	}
 }
 
-// withConn lets f send and read over an idle connection, or a new one. An error closes the connection: further bytes
-// from the node would be taken for the next answer. When the node turns out to have closed the connection, f is called
-// once more: the node has lost its counters, or has closed an idle connection, and the other idle connections are as
-// old.
+// withConn has f send commands and read the answers over an idle connection, or over a new one if none is idle. If f
+// fails, the connection is closed, since bytes that still arrive would be taken for the next answer. If f fails because
+// the node had closed the connection, f is called once more, over a new connection: a node closes idle connections, and
+// when it restarts. The other idle connections are closed first, since they may be just as old.
 func (n *node) withConn(f func(*connection) error) error {
 	err := n.withConnOnce(f)
 	if closedByPeer(err) {
@@ -165,8 +167,9 @@ func (n *node) withConn(f func(*connection) error) error {
 	return err
 }
 
-// withConnOnce bounds all of f by one time-out from now on. No caller waits longer, whatever its deadline; a caller
-// that leaves earlier does not end the exchange, which others share.
+// withConnOnce is withConn without the second call of f. f has the store's time-out from now on: no caller waits
+// longer, whatever its deadline. A caller that stops waiting earlier does not end f, since other callers wait for the
+// same answer.
 func (n *node) withConnOnce(f func(*connection) error) error {
 	c, err := n.takeIdle()
 	if err != nil {
@@ -181,7 +184,7 @@ func (n *node) withConnOnce(f func(*connection) error) error {
 	return nil
 }
 
-// takeIdle returns the connection that was used last, or a new one.
+// takeIdle returns the idle connection that was used last, or a new one.
 func (n *node) takeIdle() (*connection, error) {
 	n.connsMu.Lock()
 	last := len(n.idle) - 1
@@ -199,7 +202,8 @@ func (n *node) takeIdle() (*connection, error) {
 	return c, nil
 }
 
-// putIdle keeps a connection for the next exchange; the probe's connection may be one too many.
+// putIdle keeps a connection for the next call of withConn, or closes it if MaxIdleConns are kept already. Workers
+// never need more than that, but a probe may come on top.
 func (n *node) putIdle(c *connection) {
 	n.connsMu.Lock()
 	keep := len(n.idle) < n.store.o.Settings.MaxIdleConns
@@ -212,14 +216,14 @@ func (n *node) putIdle(c *connection) {
 	}
 }
 
-// closeIdle closes the connections that no exchange uses.
+// closeIdle closes the connections that are not in use.
 func (n *node) closeIdle() {
 	n.connsMu.Lock()
 	idle := n.idle
 	n.idle = nil
 	n.connsMu.Unlock()
 	for _, c := range idle {
-		c.conn.Close() // fails only for a connection that is already broken
+		c.conn.Close() // an error would only say that the connection was broken already
 	}
 }
 

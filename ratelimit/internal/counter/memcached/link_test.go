@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -17,9 +18,7 @@ import (
 func TestMemcacheLink(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	conn, err := net.Dial("tcp", server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	l := newConnection(conn)
 	l.begin(time.Now().Add(time.Minute))
@@ -36,15 +35,11 @@ func TestMemcacheLink(t *testing.T) {
 	l.add("big", math.MaxInt64, 60)
 	l.shift("big", math.MaxInt64)
 	l.shift("a", 3)
-	if err := l.flush(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.flush())
 	for i, want := range []string{"missing", "0", "missing", "12", "10", "0", "missing", "refused", "0", "missing", "0",
 		fmt.Sprint(int64(math.MaxInt64)), "3"} {
 		r, err := l.reply()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got := fmt.Sprint(r.total)
 		switch {
 		case r.missing:
@@ -76,9 +71,7 @@ func TestNode_count(t *testing.T) {
 	n := s.nodes[0]
 	n.quiet.Stop() // else a slow test's link is closed for resting
 	conn, err := net.Dial("tcp", server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	counted := &writes{Conn: conn}
 	n.link = newConnection(counted) // no writer has it
 	count := func(change, total, sent int64) {

@@ -8,21 +8,21 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// maxLookupKeys bounds the keys of one lookup command.
+// maxLookupKeys bounds how many keys one command looks up.
 const maxLookupKeys = 256
 
-// lookup is the counters of one node that one call reads.
+// lookup is the part of a call that one node answers: the counters that the call reads from the node.
 type lookup struct {
 	call   *call
 	node   *node
-	counts []*localCount // all different
-	shrunk []uint32      // shrunk of each local count when the lookup was sent
-	seen   []int64       // the totals; -1: no number
+	counts []*localCount // the counters to read, each once
+	shrunk []uint32      // the value of localCount.shrunk, for each of counts, when the lookup was sent
+	seen   []int64       // the total of each of counts, or noNumber; empty until the node has answered
 	done   bool
 	err    error
 }
 
-// add pins a counter that the call reads.
+// add adds a counter to the lookup, and pins it, which keeps it in node.counts.
 func (l *lookup) add(t *localCount) {
 	if slices.Contains(l.counts, t) {
 		return
@@ -39,7 +39,7 @@ func (l *lookup) release() {
 	}
 }
 
-// finish notes the outcome, and wakes the caller after its last lookup.
+// finish records the outcome. It wakes the caller if this was the last of the call's lookups to finish.
 func (l *lookup) finish(err error) {
 	if l.done {
 		return
@@ -54,7 +54,7 @@ func (l *lookup) finish(err error) {
 	}
 }
 
-// enqueue puts a lookup into the queue and ensures that a worker takes it.
+// enqueue puts a lookup into the node's queue, and starts a worker if fewer than MaxIdleConns are running.
 func (n *node) enqueue(l *lookup) {
 	n.lookups = append(n.lookups, l)
 	if n.workers < n.store.o.Settings.MaxIdleConns {
@@ -63,7 +63,8 @@ func (n *node) enqueue(l *lookup) {
 	}
 }
 
-// forget removes a lookup from the queue after its caller has left; a lookup that was sent ends by itself.
+// forget removes a lookup from the queue, since its caller has stopped waiting. A lookup that has been sent is left to
+// the worker that waits for its answer.
 func (n *node) forget(l *lookup) {
 	if i := slices.Index(n.lookups, l); i >= 0 {
 		n.lookups = slices.Delete(n.lookups, i, i+1)
@@ -71,14 +72,14 @@ func (n *node) forget(l *lookup) {
 	}
 }
 
-// work sends the queued lookups until the queue is empty.
+// work is a worker: it sends the queued lookups and reads the answers, until the queue is empty.
 func (n *node) work() {
 	s := n.store
 	var batch getBatch
 	watch := link.StallWatch{After: s.o.Stall, Stalled: n.stalled}
 	for {
-		// Let ready goroutines run first, so that their lookups join this batch, as pipeline.take in package redis
-		// does.
+		// Let goroutines that are ready to run queue their lookups first, so that these join this batch. pipeline.take
+		// in package redis does the same.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()
@@ -114,11 +115,11 @@ func (n *node) work() {
 	}
 }
 
-// getBatch is one get command to a node, with the keys of many calls' lookups and their totals.
+// getBatch is one command that looks up the keys of many calls' lookups.
 type getBatch struct {
 	lookups []*lookup
-	keys    []string // each once, since many calls read a hot key
-	totals  []int64  // of the keys; see connection.get
+	keys    []string // each once, even if many calls read it
+	totals  []int64  // of each of keys, as connection.get sets them
 	index   map[string]int
 }
 
@@ -129,7 +130,8 @@ func (b *getBatch) reset() {
 	b.lookups, b.keys, b.totals = b.lookups[:0], b.keys[:0], b.totals[:0]
 }
 
-// add adds a key. The index is made with the second key: most batches of a quiet service have one.
+// add adds a key unless the batch has it. The index of the keys is made only with the second key, since most batches of
+// a service with little load have one.
 func (b *getBatch) add(key string) {
 	if len(b.keys) > 0 {
 		if b.index == nil {
@@ -154,9 +156,9 @@ func (b *getBatch) total(key string) int64 {
 	return b.totals[b.index[key]]
 }
 
-// takeLookups moves lookups from the queue into an empty batch, with the keys to read.
+// takeLookups moves lookups from the queue into an empty batch: all of them, or as many as maxLookupKeys allows.
 func (n *node) takeLookups(b *getBatch) {
-	asked := 0 // counts a key once for each call that reads it
+	asked := 0 // counts a key once for each lookup that has it
 	for _, l := range n.lookups {
 		if len(b.lookups) > 0 && asked+len(l.counts) > maxLookupKeys {
 			break
@@ -174,7 +176,7 @@ func (n *node) takeLookups(b *getBatch) {
 	n.lookups = n.lookups[:rest]
 }
 
-// read copies the lookup's totals from the batch.
+// read copies the totals of the lookup's counters from the batch.
 func (l *lookup) read(b *getBatch) {
 	if l.done {
 		return

@@ -17,6 +17,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -67,9 +68,7 @@ func TestMemcache_nodeKilled(t *testing.T) {
 	if all, lost := s.Nodes(); all != 3 || lost != 1 {
 		t.Errorf("%d nodes, %d lost; want 3 and 1", all, lost)
 	}
-	if err := servers[1].Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, servers[1].Restart(t.Context()))
 	await.True(t, "the node to be found again", func() bool { _, lost := s.Nodes(); return lost == 0 })
 	if got := add(t, s, now(), h(keys[1][0], 1)); got != 1 {
 		t.Errorf("%d, want 1 from an empty node", got)
@@ -85,9 +84,7 @@ func TestMemcache_restarted(t *testing.T) {
 	s := newTestMemcache(t, patient3([]string{server.Addr()}))
 	add(t, s, now(), h("a", 1))
 	settled(t, s)
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Restart(t.Context()))
 	if got := add(t, s, now(), h("a", 1)); got != 1 {
 		t.Errorf("%d, want 1", got)
 	}
@@ -115,9 +112,7 @@ func TestMemcache_stopped(t *testing.T) {
 	}
 	add(t, s, now(), h(key, 1))
 	settled(t, s)
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Stop())
 	// A caller that leaves while one node does not answer: the hit on the other node is counted.
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -155,24 +150,18 @@ func TestMemcache_stopped(t *testing.T) {
 	o.Stall = 100 * time.Millisecond
 	stalls := newTestMemcache(t, o)
 	var open atomic.Int64
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			if err := stalls.Add(context.Background(),
-				&counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); errors.Is(err, counter.ErrOpen) {
-				open.Add(1)
-			} else {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(20, func(int) {
+		if err := stalls.Add(context.Background(),
+			&counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); errors.Is(err, counter.ErrOpen) {
+			open.Add(1)
+		} else {
+			t.Error(err)
+		}
+	})
 	if open.Load() != 20 {
 		t.Errorf("%d answered by the breaker, want 20", open.Load())
 	}
-	if err := server.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Cont())
 	await.True(t, "the node to be found again", func() bool { _, lost := stalls.Nodes(); return lost == 0 })
 	again := counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}
 	await.True(t, "an answer within the stall", func() bool { return stalls.Add(context.Background(), &again) == nil })
@@ -214,9 +203,7 @@ func TestMemcache_queueFull(t *testing.T) {
 	var totals []int64
 	for i := range 10 {
 		n, err := countertest.Peek(t.Context(), s, fmt.Sprint("k", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		totals = append(totals, n)
 	}
 	if d := cmp.Diff([]int64{5, 5, 5, 0, 0, 0, 0, 0, 0, 0}, totals); d != "" {
@@ -235,17 +222,13 @@ func TestMemcache_closeFlushes(t *testing.T) {
 	for i := range 200 {
 		hits = append(hits, h(fmt.Sprint("k", i), 1))
 	}
-	if err := s.Add(t.Context(), &counter.Request{Hits: hits, Now: now()}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Add(t.Context(), &counter.Request{Hits: hits, Now: now()}))
 	s.Close()
 	again := newTestMemcache(t, patient3(addrs))
 	for i := range hits {
 		hits[i].N = 0
 	}
-	if err := again.Add(t.Context(), &counter.Request{Hits: hits, Now: now()}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, again.Add(t.Context(), &counter.Request{Hits: hits, Now: now()}))
 	for i := range hits {
 		if hits[i].After != 1 {
 			t.Errorf("%s stands at %d, want 1", hits[i].Key, hits[i].After)
@@ -311,9 +294,7 @@ func TestMemcache_chaos(t *testing.T) {
 		if rand.IntN(2) == 0 {
 			server.Kill()
 			time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.Restart(t.Context()))
 		} else {
 			server.Stop()
 			time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)

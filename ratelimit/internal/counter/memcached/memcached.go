@@ -1,4 +1,4 @@
-// Package memcached counts hits in memcached nodes.
+// Package memcached is a counter.Store that counts hits in the nodes of memcached. It supports fixed windows only.
 package memcached
 
 import (
@@ -19,38 +19,41 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Settings say where the nodes are and what they may cost. A 0 means the default, but for Refresh.
+// Settings say where the nodes are, and bound the use of them. A 0 means the default, except for Refresh.
 type Settings struct {
-	// host:port,host:port…, or paths of unix sockets. A key's node follows from their number and order: every
-	// instance must list the same.
+	// host:port,host:port…, or paths of unix sockets. The number and order of the nodes determine the node of each key,
+	// so every instance must list the same.
 	Nodes []string `env:"HOST_PORT"`
 	// _service._proto.name of DNS SRV records that name the nodes, instead of MCACHE_HOST_PORT.
 	SRV string `env:"SRV"`
-	// Pause between look-ups of MCACHE_SRV; one that fails changes nothing. 0: only at start.
+	// Pause between DNS look-ups of MCACHE_SRV; a look-up that fails changes nothing. 0: only at start.
 	Refresh time.Duration `env:"SRV_REFRESH" envDefault:"0s" min:"0s"`
-	// Connections to a node that stay open for look-ups, and how many of these are under way at
-	// once; less than 1 means 2.
+	// How many connections to a node stay open for look-ups, and how many look-ups may be under way at once; less than
+	// 1 means 2.
 	MaxIdleConns int `env:"MAX_IDLE_CONNS" envDefault:"2"`
-	// Bounds connecting, each operation, and calls without a deadline.
+	// Longest time for connecting, for each operation, and for calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"500ms" min:"1ms"`
-	// Counters whose hits may wait to be written; beyond it hits are answered, dropped and counted.
+	// How many counters may have hits that wait to be written; beyond that, hits are answered, dropped and counted.
 	QueueSize int `env:"QUEUE_SIZE" envDefault:"10000" min:"1"`
 }
 
 // Options configures New. Zero values mean the defaults given.
 type Options struct {
 	Settings Settings
-	// Resolver answers Settings.SRV; nil: the system's.
+	// Resolver looks up Settings.SRV; nil: the system's resolver.
 	Resolver *net.Resolver
-	// TLS is as in redis.Options.
+	// TLS makes the TLS config for the host that is dialed; nil: no TLS.
 	TLS func(host string) *tls.Config
-	// HashKeys stores a key that memcached would refuse under its hash; otherwise such a key is a KeyError.
+	// HashKeys stores a key that memcached would refuse under the key's hash. Without it, Add fails for such a key with
+	// a KeyError.
 	HashKeys bool
-	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS, as for redis.Options.
+	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: up to so many seconds, chosen at random and at most a tenth of the
+	// window, are added to a counter's time to live. 0 or negative: none.
 	JitterMax int64
-	// Stall is STORE_STALL: how long a lookup may take before its node counts as dead (250 ms); negative: for ever.
+	// Stall is STORE_STALL: how long a node may take for a lookup before it counts as lost (250 ms); negative: for
+	// ever.
 	Stall time.Duration
-	// Log gets a line when a node is lost or found, or the nodes change. May be nil.
+	// Log gets a line when a node is lost or answers again, and when the list of nodes changes. It may be nil.
 	Log *slog.Logger
 }
 
@@ -66,15 +69,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store counts in memcached nodes that many processes share.
+// Store counts hits in memcached nodes that many processes share.
 //
-// A call first queries the nodes for the totals, with one lookup for all waiting calls; then it is answered, and the
-// hits follow in the background, added up per counter. So limits can be exceeded by the hits that other processes have
-// let pass within about a round trip; see localCount. A lost node fails only the hits on its own keys: Add then returns
-// ErrPartial.
+// Add first looks up the totals in the nodes, by one lookup for all calls that wait. Then it answers by these totals,
+// and the hits are written to the nodes in the background, added up for each counter. So limits can be exceeded by the
+// hits that other processes have admitted within about a round trip; see localCount. If a node is lost, only the hits
+// on its own keys fail: Add then returns ErrPartial.
 //
-// Differences from the other stores: keys have at most 250 bytes, without white space and control characters; under
-// Request.Stop a request is atomic only within this process.
+// Store differs from the other stores in two points: keys have at most 250 bytes, without white space and control
+// characters; and under Request.Stop, a request is atomic only among the requests of this process.
 type Store struct {
 	link.PoolStats
 	o      Options
@@ -84,9 +87,9 @@ type Store struct {
 	begun  time.Time
 
 	mu      sync.Mutex
-	waiting int           // local counts in the queues of all nodes
-	dropped uint64        // hits
-	nodes   []*node       // of the ring, each once, and former nodes with pending hits
+	waiting int           // how many local counts are in the queues of all nodes
+	dropped uint64        // hits that were answered but not written
+	nodes   []*node       // the nodes of the ring, each once, and former nodes that still have hits to be written
 	looks   []counter.Hit // memory for countOrStop
 	closed  bool
 
@@ -95,7 +98,7 @@ type Store struct {
 	wg   sync.WaitGroup
 }
 
-// Stats counts operations by their outcome, in the replaced service's terms.
+// Stats counts operations by their outcome. The names are those of the statistics of envoyproxy/ratelimit.
 type Stats struct {
 	Multiget                 struct{ Success, Error atomic.Uint64 }
 	Increment                struct{ Success, Miss, Error atomic.Uint64 }
@@ -104,7 +107,7 @@ type Stats struct {
 	ResolveFailures          atomic.Uint64
 }
 
-// New looks up the nodes, if SRV names them, and returns without connecting to any.
+// New returns a store. It looks up the nodes if Settings.SRV names them, but connects to none yet.
 func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{o: o.withDefaults(), begun: time.Now()}
 	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Settings.Timeout, Stats: &s.PoolStats}
@@ -126,19 +129,19 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// call is one Add in progress.
+// call is one call of Add in progress.
 type call struct {
 	hits    []callHit
 	lookups []*lookup
-	open    int  // lookups without an answer
-	left    bool // the caller has left: its last lookup releases its local counts
+	open    int  // how many lookups have not been answered
+	left    bool // the caller waits no longer, so each lookup releases its local counts when it ends
 	ready   chan struct{}
 }
 
-// callHit says where a hit's total is found.
+// callHit says which local count and which lookup have the total of a hit.
 type callHit struct {
 	count  *localCount
-	lookup *lookup // nil: the hit has no lookup; err says why
+	lookup *lookup // nil: the hit was not looked up, and err says why
 	err    error
 }
 
@@ -169,7 +172,7 @@ func (s *Store) Add(ctx context.Context, req *counter.Request) error {
 	asked := a.open > 0
 	s.mu.Unlock()
 
-	gone := counter.ErrTimeout // the error for lookups without an answer
+	gone := counter.ErrTimeout // the error for lookups that have no answer by then
 	if asked {
 		_, gone = link.Await(ctx, a.ready, stay)
 	}
@@ -178,7 +181,8 @@ func (s *Store) Add(ctx context.Context, req *counter.Request) error {
 	return s.answer(a, req, gone)
 }
 
-// lookUp pins the counters of a request and queues a lookup at each node; s.mu is held.
+// lookUp finds and pins the local counts of a request's keys, and queues one lookup at each node that has some of them.
+// s.mu is held.
 func (s *Store) lookUp(a *call, keys []string) {
 	ring := s.ring.Load()
 	for i, key := range keys {
@@ -212,8 +216,8 @@ func (a *call) lookupAt(n *node) *lookup {
 	return l
 }
 
-// answer works out the totals and puts the hits into the nodes' queues; s.mu is held. gone is the error for lookups
-// that have no answer yet.
+// answer works out the totals of the hits, and puts the hits into the nodes' queues to be written. s.mu is held. gone
+// is the error for lookups that have no answer yet.
 func (s *Store) answer(a *call, req *counter.Request, gone error) error {
 	a.left = true
 	for _, l := range a.lookups {
@@ -223,7 +227,7 @@ func (s *Store) answer(a *call, req *counter.Request, gone error) error {
 			continue
 		}
 		defer l.release()
-		for i, seen := range l.seen { // empty after an error
+		for i, seen := range l.seen { // empty if the lookup has failed
 			if seen >= 0 {
 				l.counts[i].learn(seen, l.shrunk[i])
 			}
@@ -263,7 +267,7 @@ func (s *Store) answer(a *call, req *counter.Request, gone error) error {
 	return nil
 }
 
-// failure returns why the hit has no total; nil if it has one.
+// failure returns why the hit has no total, or nil if it has one.
 func (h *callHit) failure() error {
 	if h.err != nil {
 		return h.err
@@ -277,8 +281,8 @@ func (h *callHit) failure() error {
 	return nil
 }
 
-// countOrStop carries out a request under Request.Stop. The lock makes the request atomic within this process; s.mu is
-// held.
+// countOrStop works out the totals of a request under Request.Stop, and queues its hits unless one of them exceeds its
+// limit. s.mu is held, which makes the request atomic within this process.
 func (s *Store) countOrStop(a *call, req *counter.Request) {
 	s.looks = s.looks[:0]
 	for i := range req.Hits {
@@ -297,7 +301,8 @@ func (s *Store) countOrStop(a *call, req *counter.Request) {
 	}
 }
 
-// enqueueIncr puts a change into the node's queue; s.mu is held.
+// enqueueIncr adds a change to the pending change of a local count, and queues it to be written. If the queue is full,
+// the change is dropped and counted. s.mu is held.
 func (s *Store) enqueueIncr(t *localCount, h *counter.Hit, change, now int64) {
 	if change == 0 {
 		return
@@ -321,7 +326,7 @@ func (s *Store) enqueueIncr(t *localCount, h *counter.Hit, change, now int64) {
 // Peek implements Store.
 func (s *Store) Peek(ctx context.Context, h *counter.Hit) error { return counter.Peek(ctx, s, h) }
 
-// Close implements Store. It waits for hits that are not written yet, for two time-outs.
+// Close implements Store. It first waits for hits to be written, for at most two time-outs.
 func (s *Store) Close() {
 	s.mu.Lock()
 	if s.closed {
@@ -335,12 +340,12 @@ func (s *Store) Close() {
 	}
 	s.stop()
 	s.mu.Lock()
-	nodes, lost := slices.Clone(s.nodes), s.dropped // the list may change once more
+	nodes, lost := slices.Clone(s.nodes), s.dropped // copied, since writers may still take nodes off the list
 	s.mu.Unlock()
 	for _, n := range nodes {
 		n.breakOff()
 	}
-	s.wg.Wait() // the writers have counted their last changes
+	s.wg.Wait() // afterwards, no writer changes the counts of lost hits
 	s.mu.Lock()
 	for _, n := range s.nodes {
 		for _, t := range n.counts {
@@ -355,7 +360,7 @@ func (s *Store) Close() {
 	}
 }
 
-// writesPending reports whether hits wait for a node that answers.
+// writesPending reports whether a node that works has hits to be written.
 func (s *Store) writesPending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -367,24 +372,24 @@ func (s *Store) writesPending() bool {
 	return false
 }
 
-// Stats returns the counts of operations.
+// Stats returns the counts of operations, which continue to change.
 func (s *Store) Stats() *Stats { return &s.stats }
 
-// Dropped returns how many answered hits were sent to no node, because the queue was full or the node failed.
+// Dropped returns how many hits were answered but never written, because the queue was full or their node failed.
 func (s *Store) Dropped() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dropped
 }
 
-// Waiting returns how many counters have hits to be sent.
+// Waiting returns how many counters have hits that wait to be written.
 func (s *Store) Waiting() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int64(s.waiting)
 }
 
-// Nodes returns the length of the list of nodes, and how many of these are lost.
+// Nodes returns how many nodes are on the list, and how many of them are lost.
 func (s *Store) Nodes() (all, lost int64) {
 	ring := s.ring.Load()
 	for _, n := range ring.nodes {

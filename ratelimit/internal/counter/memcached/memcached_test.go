@@ -14,6 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -138,9 +139,7 @@ func TestMemcache_twoProcesses(t *testing.T) {
 // pick chooses as the library of the replaced service does: testdata/ring.txt was written with it.
 func TestRing(t *testing.T) {
 	text, err := os.ReadFile("testdata/ring.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	digits := ""
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasPrefix(line, "#") {
@@ -190,9 +189,7 @@ func TestMemcache_hotKey(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.nodes[0].counts) == 1 && s.nodes[0].counts["hot"].pins == 64
 	})
-	if err := server.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Cont())
 	wg.Wait()
 	settled(t, s)
 	if got, _ := countertest.Peek(t.Context(), s, "hot"); got != 64 {
@@ -220,9 +217,7 @@ func TestMemcache_socket(t *testing.T) {
 func BenchmarkMemcache(b *testing.B) {
 	server := testdb.Memcached(b, localserver.MemcachedOptions{})
 	s, err := New(b.Context(), patient3([]string{server.Addr()}))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, err)
 	defer s.Close()
 	b.ReportAllocs()
 	b.SetParallelism(128)
@@ -244,17 +239,13 @@ func BenchmarkMemcache(b *testing.B) {
 func BenchmarkMemcache_tenHits(b *testing.B) {
 	server := testdb.Memcached(b, localserver.MemcachedOptions{})
 	s, err := New(b.Context(), patient3([]string{server.Addr()}))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, err)
 	defer s.Close()
 	var hits [10]counter.Hit
 	for i := range hits {
 		hits[i] = h(fmt.Sprint("k", i), 1)
 	}
-	if err := s.Add(b.Context(), &counter.Request{Hits: hits[:], Now: now()}); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, s.Add(b.Context(), &counter.Request{Hits: hits[:], Now: now()}))
 	settled(b, s)
 	for i := range hits {
 		hits[i].N = 0 // nothing is written

@@ -13,29 +13,30 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// node is one memcached server. The store's mutex guards the fields unless their comments say otherwise.
+// node is one memcached server with its connections, queues and local counts. The store's mutex guards the fields,
+// unless their comments say otherwise.
 type node struct {
 	store   *Store
-	addr    link.Endpoint // dialled by name, so that a name may move
+	addr    link.Endpoint // a host name is looked up for each dial, so that it may move to another address
 	breaker link.Breaker
 
-	link  *connection    // for increments; used by the writer only; nil: none
-	quiet *time.Timer    // closes the idle connection
-	batch []pendingIncr  // used by the writer only: the changes being sent
-	open  []*pendingIncr // used by the writer only: changes without a reply
+	link  *connection    // the connection for increments; nil: none; used only by the writer
+	quiet *time.Timer    // closes the writer's connection after writerIdle
+	batch []pendingIncr  // the changes being sent; used only by the writer
+	open  []*pendingIncr // the changes without a reply; used only by the writer
 
 	counts  map[string]*localCount
-	lookups []*lookup // waiting
+	lookups []*lookup // in the queue, not sent yet
 	workers int
-	out     map[*lookup]struct{} // sent lookups without an answer
-	due     []*localCount        // with pending hits, oldest first
+	out     map[*lookup]struct{} // lookups that were sent and have no answer
+	due     []*localCount        // local counts with pending hits, oldest first
 	writing bool                 // a writer goroutine is running
-	gone    bool                 // no longer on the list
-	retired bool                 // no longer on the list, and nothing is pending
+	gone    bool                 // no longer on the store's list of nodes
+	retired bool                 // no longer on the list, and with nothing left to write
 
 	connsMu sync.Mutex
 	conns   map[*nodeConn]struct{}
-	idle    []*connection // for lookups, in the order of their last use
+	idle    []*connection // idle connections for lookups; the one used last is at the end
 }
 
 func (s *Store) newNode(addr string) *node {
@@ -50,15 +51,15 @@ func (s *Store) newNode(addr string) *node {
 	return n
 }
 
-// rest closes all idle connections; if the node is not used afterwards, for good. The store's mutex is held and no
-// write is in progress, but a timer may be about to close the writer's connection, too.
+// rest closes all idle connections of a node, which is for good if the node is not used afterwards. The store's mutex
+// is held, and no write is in progress, but the timer n.quiet may just be closing the writer's connection.
 func (n *node) rest() {
 	n.quiet.Stop()
 	n.closeIdle()
 	n.hangUp()
 }
 
-// count returns the key's local count, and makes it if there is none.
+// count returns the local count of a key, and creates it if there is none.
 func (n *node) count(key string) *localCount {
 	t := n.counts[key]
 	if t == nil {
@@ -68,14 +69,14 @@ func (n *node) count(key string) *localCount {
 	return t
 }
 
-// drop forgets a local count that is no longer needed.
+// drop forgets a local count, unless it is still needed.
 func (n *node) drop(t *localCount) {
 	if t.idle() {
 		delete(n.counts, t.key)
 	}
 }
 
-// failed notes a failure of the node.
+// failed records a failure of the node's connection. If the breaker opens because of it, the node is lost.
 func (n *node) failed(err error) {
 	if n.store.ctx.Err() != nil {
 		return // the store was closed
@@ -85,14 +86,16 @@ func (n *node) failed(err error) {
 	}
 }
 
-// stalled notes that a lookup has had no answer for STORE_STALL.
+// stalled records that a lookup has had no answer for STORE_STALL. If the breaker opens because of it, the node is
+// lost.
 func (n *node) stalled() {
 	if n.breaker.Aged(n.store.o.Stall, time.Since(n.store.begun)) {
 		n.lost("a look-up has been out for " + n.store.o.Stall.String())
 	}
 }
 
-// lost answers all callers that wait for the node, since its breaker has opened, and starts probing it.
+// lost is called when the node's breaker has opened. It answers all callers that wait for the node, closes the
+// connections, and starts to probe the node.
 func (n *node) lost(why string) {
 	s := n.store
 	s.o.Log.Error("a memcached node is lost; the failure mode answers for its keys until it is back", "node",
@@ -115,11 +118,11 @@ func (n *node) lost(why string) {
 	}
 	s.mu.Unlock()
 	n.breakOff()
-	n.closeIdle() // idle connections are broken too
+	n.closeIdle() // the idle connections are broken too
 	n.hangUpIdle()
 }
 
-// probe queries a lost node until it answers again or is no longer used.
+// probe checks a lost node every link.ProbeEvery, until the node answers again or is no longer used.
 func (n *node) probe() {
 	s := n.store
 	for {
@@ -146,8 +149,8 @@ func (n *node) probe() {
 	}
 }
 
-// Reset implements Store. The counter is deleted after its pending change is written, so that no earlier hit makes it
-// again. Other processes may write their pending changes afterwards.
+// Reset implements Store. The counter is deleted only after its pending hits have been written, so that no earlier hit
+// creates it again. Hits that are pending in other processes may do so.
 func (s *Store) Reset(ctx context.Context, h *counter.Hit) error {
 	key, err := storedKey(h.Key, s.o.HashKeys)
 	if err != nil {
@@ -180,48 +183,51 @@ func (s *Store) queueReset(key string, done chan<- error) error {
 	return nil
 }
 
-// localCount is what this process knows of a counter and its node may not show yet.
+// localCount is what this process knows about a counter beyond the total in the node: the hits that it has counted but
+// that the node may not show yet.
 //
-// memcached is read first and written afterwards, in the background. Without adding the hits here, hits on their way
-// would be invisible, and many concurrent hits could exceed a limit. So within one process the totals are exact; only
-// between processes are hits seen late, by about one round trip.
+// Hits are written to the node only in the background, after they were answered. Without a localCount, later requests
+// would not see these hits, and many concurrent requests could exceed a limit. So totals are exact within one process;
+// hits of other processes are seen late, by about one round trip.
 //
-// A localCount lives while a call uses the counter or a change is pending. The store guards all fields.
+// A localCount exists while a call uses the counter or a change of it is pending. The store's mutex guards all fields.
 type localCount struct {
 	node *node
 	key  string
-	pins int // calls that use the counter
+	pins int // how many calls use the counter
 
-	// base is the least that the counter is known to be, without sent and pending.
+	// base is the least that the node's total is known to be, without the changes sent and pending.
 	base int64
-	// sent is a change on its way, which the node's answers may or may not include; pending is a change that waits.
-	// Negative changes are refunds.
+	// sent is the change that was sent to the node but not confirmed; the totals that the node reports may or may not
+	// include it. pending is the change that was not sent yet. A negative change is a refund.
 	sent, pending int64
-	// shrunk counts refunds that have arrived: a total from a lookup before the refund is not comparable.
+	// shrunk counts the events that have lowered the node's total: refunds and resets. A total that was looked up
+	// before such an event says nothing about the present one.
 	shrunk uint32
-	// ends is when a counter made by the pending change expires, in Unix seconds.
+	// ends is when the counter is to expire if the pending change creates it, in Unix seconds.
 	ends int64
 
-	queued bool // in the node's queue
-	// resets wait until the counter is deleted, which happens after the pending change is written.
+	queued bool // in node.due, the queue of counters to be written
+	// resets has the calls of Reset that wait until the counter is deleted. It is deleted after the pending change was
+	// written.
 	resets []chan<- error
 }
 
-// learn takes in the total from a lookup. shrunk is the local count's value when the lookup was sent.
+// learn takes over the total that a lookup has found. shrunk is the value of t.shrunk when the lookup was sent.
 func (t *localCount) learn(seen int64, shrunk uint32) {
 	if shrunk != t.shrunk {
 		return
 	}
-	// The total may include part of the change on its way.
+	// The total may include the change that was sent but not confirmed, or a part of it.
 	t.base = max(t.base, seen-max(0, t.sent))
 }
 
-// total returns the counter's total as far as it is known.
+// total returns the counter's total as far as this process knows it, including the changes that are not written yet.
 func (t *localCount) total() int64 {
 	return shifted(shifted(t.base, t.sent), t.pending)
 }
 
-// shifted returns total + by, at least 0 and at most 2^63-1.
+// shifted returns total + by, but at least 0 and at most 2^63-1.
 func shifted(total, by int64) int64 {
 	if by > 0 {
 		return counter.Saturate(total, by)
@@ -229,7 +235,7 @@ func shifted(total, by int64) int64 {
 	return max(0, total+by)
 }
 
-// arrived notes that the node has applied the sent change, and that its total is now total.
+// arrived records that the node has carried out the change that was sent. total is the node's total after it.
 func (t *localCount) arrived(total int64) {
 	if t.sent < 0 {
 		t.shrunk++
@@ -240,13 +246,14 @@ func (t *localCount) arrived(total int64) {
 // idle reports whether the local count is no longer needed.
 func (t *localCount) idle() bool { return t.pins == 0 && t.sent == 0 && t.pending == 0 && !t.queued }
 
-// deleted notes that the counter was deleted: totals from earlier lookups are not valid any longer.
+// deleted records that the node has deleted the counter, after which totals of earlier lookups are not valid any
+// longer.
 func (t *localCount) deleted() {
 	t.shrunk++
 	t.base, t.sent = 0, 0
 }
 
-// hitsOf returns how many hits a change of the counter represents.
+// hitsOf returns how many hits there are in a change, which is negative for a refund.
 func hitsOf(change int64) uint64 {
 	if change == math.MinInt64 {
 		return 1 << 63

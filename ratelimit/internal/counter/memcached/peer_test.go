@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/shared/must"
 )
 
 // peer is another client of a list of nodes, which shares no code with the store.
@@ -22,9 +24,7 @@ func newPeer(t testing.TB, addrs ...string) *peer {
 	p := &peer{t: t}
 	for _, addr := range addrs {
 		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { c.Close() })
 		c.SetDeadline(time.Now().Add(patience))
 		p.conns, p.ins = append(p.conns, c), append(p.ins, bufio.NewReader(c))
@@ -45,9 +45,7 @@ func (p *peer) command(key, format string, args ...any) string {
 func (p *peer) line(at uint32) string {
 	p.t.Helper()
 	line, err := p.ins[at].ReadString('\n')
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 	return strings.TrimSuffix(line, "\r\n")
 }
 

@@ -19,10 +19,12 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// ring says which node has a key. A node that is listed twice gets twice the keys.
+// ring is the list of nodes, which determines the node of each key. A node that is listed twice gets twice as many
+// keys.
 type ring struct{ nodes []*node }
 
-// pick returns the node that the replaced service would choose, by its library gomemcache: both find the same counters.
+// pick returns the node that has a key: the same node that envoyproxy/ratelimit's client library gomemcache chooses, so
+// that both find the same counters.
 func (r *ring) pick(key string) *node {
 	if len(r.nodes) == 1 {
 		return r.nodes[0]
@@ -31,8 +33,8 @@ func (r *ring) pick(key string) *node {
 	return r.nodes[sum%uint32(len(r.nodes))]
 }
 
-// setNodes puts a list in force. Nodes that stay keep their connections and their pending hits; nodes that leave the
-// list get their pending hits before they are dropped.
+// setNodes puts a new list of nodes in force. Nodes that stay on the list keep their connections and pending hits.
+// Nodes that leave the list are dropped after their pending hits have been written.
 func (s *Store) setNodes(addrs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +57,7 @@ func (s *Store) setNodes(addrs []string) {
 	s.retire()
 }
 
-// retire ends nodes that are no longer listed and have no pending hits; s.mu is held.
+// retire drops the nodes that are no longer listed and have no pending hits. s.mu is held.
 func (s *Store) retire() {
 	s.nodes = slices.DeleteFunc(s.nodes, func(n *node) bool {
 		if !n.gone || len(n.lookups)+len(n.out)+n.workers > 0 || n.writing {
@@ -64,7 +66,7 @@ func (s *Store) retire() {
 		if len(n.due) > 0 && !n.breaker.IsOpen() {
 			return false
 		}
-		for _, t := range n.due { // the node was lost and is not probed any longer
+		for _, t := range n.due { // the node is lost, and will not be probed any longer
 			s.dropped += hitsOf(t.pending)
 			s.waiting--
 		}
@@ -74,7 +76,8 @@ func (s *Store) retire() {
 	})
 }
 
-// follow repeats the look-up of the nodes every Refresh. A look-up that fails or finds no node changes nothing.
+// follow repeats the DNS look-up of the nodes at the interval Settings.Refresh. A look-up that fails or finds no node
+// changes nothing.
 func (s *Store) follow() {
 	tick := time.NewTicker(s.o.Settings.Refresh)
 	defer tick.Stop()
@@ -108,11 +111,11 @@ func (s *Store) follow() {
 	}
 }
 
-// resolveTimeout bounds one lookup of SRV.
+// resolveTimeout bounds one DNS look-up of Settings.SRV.
 const resolveTimeout = 5 * time.Second
 
-// resolve looks SRV up. The list is sorted as text, so that all instances have the same order; priority and weight are
-// ignored.
+// resolve looks up the nodes that Settings.SRV names in DNS. It sorts them by their text, so that all instances have
+// the same order. Priority and weight of the records are ignored.
 func (s *Store) resolve(ctx context.Context) ([]string, error) {
 	service, proto, name, err := parseSRV(s.o.Settings.SRV)
 	if err != nil {
@@ -130,7 +133,8 @@ func (s *Store) resolve(ctx context.Context) ([]string, error) {
 	return nodeList(records), nil
 }
 
-// nodeList sorts the nodes as the replaced service does: by names that end in a dot.
+// nodeList returns the records as addresses in the order that envoyproxy/ratelimit has: sorted while the host names
+// still end in a dot.
 func nodeList(records []*net.SRV) (addrs []string) {
 	for _, r := range records {
 		addrs = append(addrs, r.Target+":"+strconv.Itoa(int(r.Port)))
@@ -143,7 +147,7 @@ func nodeList(records []*net.SRV) (addrs []string) {
 	return addrs
 }
 
-// parseSRV splits _service._proto.name.
+// parseSRV splits a name of the form _service._proto.name.
 func parseSRV(s string) (service, proto, name string, err error) {
 	parts := strings.SplitN(s, ".", 3)
 	if len(parts) == 3 && len(parts[0]) > 1 && len(parts[1]) > 1 && parts[0][0] == '_' &&
@@ -153,13 +157,13 @@ func parseSRV(s string) (service, proto, name string, err error) {
 	return "", "", "", errors.New("not of the form _service._proto.name")
 }
 
-// CheckSRV returns an error unless the name has the form of MCACHE_SRV.
+// CheckSRV returns an error unless s has the form of MCACHE_SRV.
 func CheckSRV(s string) error {
 	_, _, _, err := parseSRV(s)
 	return err
 }
 
-// CheckNode returns an error unless the text is an item of MCACHE_HOST_PORT: host:port or a path.
+// CheckNode returns an error unless s can be an item of MCACHE_HOST_PORT: host:port, or the path of a unix socket.
 func CheckNode(s string) error {
 	if strings.Contains(s, "/") {
 		return nil
@@ -172,16 +176,16 @@ func CheckNode(s string) error {
 }
 
 const (
-	// maxKey is memcached's limit, in bytes.
+	// maxKey is the longest key that memcached accepts, in bytes.
 	maxKey = 250
-	// longestRelative is the longest relative time to live that memcached accepts: it reads a larger number as a date
-	// in Unix seconds.
+	// longestRelative is the longest expiry, in seconds, that memcached reads as a time from now. It reads a larger
+	// number as a date in Unix seconds.
 	longestRelative = 30 * 86400
 )
 
-// storedKey returns the key in a form that memcached accepts, or a *KeyError. With hashed, a key that memcached would
-// refuse becomes sha256: and the 64 digits of its SHA-256: the same in all instances, and unlike any escaped key, since
-// escaped keys contain a bar.
+// storedKey returns the form of a counter's key that is used in memcached, or a *KeyError if memcached would refuse the
+// key. If hashed is set, such a key is replaced by "sha256:" and its SHA-256 in hex instead. All instances make the
+// same hash. No key of the escaped layout equals it, since such keys contain a bar.
 func storedKey(key []byte, hashed bool) (string, error) {
 	why := keyTrouble(key)
 	switch {
@@ -194,7 +198,7 @@ func storedKey(key []byte, hashed bool) (string, error) {
 	return "", &counter.KeyError{Why: why}
 }
 
-// keyTrouble returns why memcached would refuse the key; empty if it would not.
+// keyTrouble returns why memcached would refuse the key, or an empty string if it would not.
 func keyTrouble(key []byte) string {
 	switch {
 	case len(key) == 0:
@@ -210,7 +214,7 @@ func keyTrouble(key []byte) string {
 	return ""
 }
 
-// CheckPrefix returns an error if memcached would refuse every key with this prefix.
+// CheckPrefix returns an error if memcached would refuse every key that begins with this prefix.
 func CheckPrefix(prefix string) error {
 	if why := keyTrouble([]byte(prefix)); prefix != "" && why != "" {
 		return &counter.KeyError{Why: why}
@@ -218,10 +222,12 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// expiryOf returns the expiry to send with a key that expires at ends, in Unix seconds: the seconds from now, or a date
-// if that is more than 30 days ahead. It returns false if ends has passed.
+// expiryOf returns the expiry to send to memcached for a key that is to expire at the time ends, in Unix seconds. It is
+// the number of seconds from now or, if that is more than 30 days, the date. If ends has passed, expiryOf returns
+// false.
 //
-// memcached reads the expiry as a signed number of 32 bits, so no key lives beyond 2038-01-19, except for 30 days.
+// memcached reads the expiry as a signed number of 32 bits, so a date can be 2038-01-19 at most. Later than that, keys
+// live for 30 days at most.
 func expiryOf(ends, now int64) (int32, bool) {
 	switch left := ends - now; {
 	case left <= 0:
@@ -234,7 +240,8 @@ func expiryOf(ends, now int64) (int32, bool) {
 	return int32(min(ends, math.MaxInt32)), true
 }
 
-// parseTotal parses a counter, at most 2^63-1. memcached pads a number that has become shorter with spaces.
+// parseTotal parses the value of a counter; the result is at most 2^63-1. When a number becomes shorter, memcached
+// fills the value with spaces.
 func parseTotal(value []byte) (int64, error) {
 	n, err := strconv.ParseUint(strings.TrimRight(string(value), " "), 10, 64)
 	if err != nil {

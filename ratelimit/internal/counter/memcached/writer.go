@@ -10,22 +10,23 @@ import (
 )
 
 const (
-	// maxIncrs bounds the changes of one write to a node.
+	// maxIncrs bounds how many changes are sent to a node in one write.
 	maxIncrs = 256
 	// writerIdle is how long the writer's connection stays open when there is nothing to write.
 	writerIdle = 10 * time.Second
-	// incrRounds is how often a counter may vanish between incrementing and making it.
+	// incrRounds is how often the writer tries to increment a counter or else to create it. Another process may delete
+	// or create the counter between the two commands.
 	incrRounds = 3
 )
 
-// queue puts a counter with a pending change into the queue and ensures that it is written.
+// queue puts a local count that has a pending change into the queue, and starts the writer if necessary.
 func (n *node) queue(t *localCount) {
 	t.queued = true
 	n.due = append(n.due, t)
 	n.startWriter()
 }
 
-// startWriter starts the writer unless it is running or of no use.
+// startWriter starts the writer, unless it is running, or the node is lost, or the store is closed.
 func (n *node) startWriter() {
 	if !n.writing && len(n.due) > 0 && !n.breaker.IsOpen() && n.store.ctx.Err() == nil {
 		n.writing = true
@@ -33,13 +34,13 @@ func (n *node) startWriter() {
 	}
 }
 
-// pendingIncr is the change of one counter that is sent to a node, with the outcome.
+// pendingIncr is a change of one counter while it is sent to a node, and the outcome.
 type pendingIncr struct {
 	count        *localCount
 	change, ends int64
-	// add: the counter is to be made, with the change as its first value.
+	// add says that the counter does not exist, so that it is created with the change as its value.
 	add bool
-	// resets want the counter deleted, after the change.
+	// resets has the calls of Reset that wait for the counter to be deleted, after the change was written.
 	resets []chan<- error
 	remove bool // the counter is to be deleted now
 	done   bool
@@ -49,12 +50,14 @@ type pendingIncr struct {
 
 func (t *pendingIncr) finish(total int64, err error) { t.done, t.total, t.err = true, total, err }
 
-// write sends the pending changes until there are none: all that wait go in one write, while the next ones gather. Only
-// one writer is running, so that the changes of each counter are written one after the other.
+// write is the writer of a node: it sends the pending changes until there are none. All changes that wait are sent in
+// one write; changes that are added meanwhile form the next. A node has only one writer at a time, so that the changes
+// of a counter are carried out in order.
 func (n *node) write() {
 	s := n.store
 	for {
-		// Let ready goroutines run first, so that their hits join this batch, as pipeline.take in package redis does.
+		// Let goroutines that are ready to run queue their hits first, so that these join this batch. pipeline.take in
+		// package redis does the same.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()
@@ -91,8 +94,8 @@ func (n *node) write() {
 	}
 }
 
-// takeDue moves counters from the queue into a batch, and marks their pending changes as sent. It returns none if the
-// node is of no use.
+// takeDue moves local counts from the queue into batch, and marks their pending changes as sent. It moves none if the
+// node is lost or the store is closed.
 func (n *node) takeDue(batch []pendingIncr) []pendingIncr {
 	if n.breaker.IsOpen() || n.store.ctx.Err() != nil {
 		return batch
@@ -106,7 +109,7 @@ func (n *node) takeDue(batch []pendingIncr) []pendingIncr {
 		n.store.waiting--
 		t.queued = false
 		if t.sent, t.pending = t.pending, 0; t.sent == 0 && t.resets == nil {
-			n.drop(t) // hits and refunds have canceled out
+			n.drop(t) // hits and refunds have canceled each other out
 			continue
 		}
 		batch = append(batch, pendingIncr{count: t, change: t.sent, ends: t.ends, resets: t.resets, done: t.sent == 0})
@@ -118,8 +121,8 @@ func (n *node) takeDue(batch []pendingIncr) []pendingIncr {
 	return batch
 }
 
-// increment adds the changes to their counters: to all that exist in one round trip. A second round trip makes the
-// counters that do not exist.
+// increment carries out the changes of a batch. One round trip increments all counters that exist; a second one creates
+// the others.
 func (n *node) increment(batch []pendingIncr) {
 	st := &n.store.stats
 	for range incrRounds {
@@ -131,7 +134,7 @@ func (n *node) increment(batch []pendingIncr) {
 			case r.missing:
 				st.Increment.Miss.Add(1)
 				if _, alive := expiryOf(t.ends, time.Now().Unix()); t.change < 0 || !alive {
-					t.finish(0, nil) // nothing to give back, or the window is over
+					t.finish(0, nil) // there is nothing to give back, or the window has ended
 					return
 				}
 				t.add = true
@@ -146,7 +149,7 @@ func (n *node) increment(batch []pendingIncr) {
 				st.Add.Error.Add(1)
 				t.finish(0, r.err)
 			case r.missing:
-				st.Add.NotStored.Add(1) // another process made the counter first
+				st.Add.NotStored.Add(1) // another process has created the counter meanwhile
 				t.add = false
 			default:
 				st.Add.Success.Add(1)
@@ -161,13 +164,13 @@ func (n *node) increment(batch []pendingIncr) {
 	}
 }
 
-// delete deletes the counters that are to be reset, in one more round trip if there are any.
+// delete deletes the counters for which Reset was called, if there are any, in one more round trip.
 func (n *node) delete(batch []pendingIncr) {
 	resets := false
 	for i := range batch {
 		b := &batch[i]
 		if b.remove = b.resets != nil && b.err == nil; b.remove {
-			b.change = 0 // the change has been written
+			b.change = 0 // the change is written, and does not count as dropped if deleting fails
 		}
 		b.done = !b.remove
 		resets = resets || b.remove
@@ -177,8 +180,8 @@ func (n *node) delete(batch []pendingIncr) {
 	}
 }
 
-// exchange sends a command for each counter of the batch that is not done, and passes the replies to got. It does
-// nothing when there is no command to send. If the connection breaks, that is the reply to all commands without one.
+// exchange sends a command for each change of the batch that is not done, and passes each reply to got. If no change is
+// left, it sends nothing. If the connection fails, the changes without a reply get the connection's error.
 func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	open := n.open[:0]
 	for i := range batch {
@@ -201,7 +204,7 @@ func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	rested := n.link != nil
 	err := n.send(open, hand)
 	if err != nil && rested && answered == 0 && closedByPeer(err) {
-		err = n.send(open, hand) // the connection had been closed while it was idle
+		err = n.send(open, hand) // the node had closed the connection while it was idle
 	}
 	if err == nil {
 		return
@@ -212,7 +215,8 @@ func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	}
 }
 
-// send sends the commands over the writer's connection, which it opens if there is none, and closes on an error.
+// send sends the commands of the changes in open over the writer's connection, and passes the replies to hand. It opens
+// a connection if there is none, and closes it if an error occurs.
 func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
 	if n.link != nil && !n.link.inStep() {
 		n.hangUp()
@@ -252,7 +256,8 @@ func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
 	return nil
 }
 
-// hangUp closes the writer's connection. Only the writer calls it, or a goroutine that knows that there is no writer.
+// hangUp closes the writer's connection. It is called by the writer, or by a goroutine that knows that no writer is
+// running.
 func (n *node) hangUp() {
 	if n.link != nil {
 		n.link.conn.Close()
@@ -260,7 +265,7 @@ func (n *node) hangUp() {
 	}
 }
 
-// hangUpIdle closes the writer's connection when nothing is being written.
+// hangUpIdle closes the writer's connection unless the writer is running.
 func (n *node) hangUpIdle() {
 	n.store.mu.Lock()
 	var idle *connection
@@ -269,6 +274,6 @@ func (n *node) hangUpIdle() {
 	}
 	n.store.mu.Unlock()
 	if idle != nil {
-		idle.conn.Close() // closing may send a farewell first, which takes time under TLS
+		idle.conn.Close() // not under the lock, since closing a TLS connection may send a message first
 	}
 }

@@ -1,4 +1,4 @@
-// Package memory counts hits in this process.
+// Package memory is a counter.Store that counts hits in this process.
 package memory
 
 import (
@@ -14,48 +14,50 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// DefaultMaxKeys is the default of MEMORY_MAX_KEYS: about 45 MiB when all counters are in use.
+// DefaultMaxKeys is the default of MEMORY_MAX_KEYS. So many counters take about 45 MiB.
 const DefaultMaxKeys = 1_000_000
 
-// maxShards bounds the number of locks. A full store of the default size then has 4,000 counters in each shard, and
-// growing a shard holds its lock for some 50 µs.
+// maxShards bounds the number of shards, each of which has a lock. A full store of the default size then has 4,000
+// counters in each shard, and growing a shard's table holds its lock for some 50 µs.
 const maxShards = 256
 
-// minShardKeys keeps shards large enough that each has counters to evict.
+// minShardKeys is how many counters a shard should hold at least, so that each shard has some to evict.
 const minShardKeys = 1024
 
-// Settings bound the store.
+// Settings bound the memory of the store.
 type Settings struct {
-	// Counters that the memory backend holds at most; then those least used against their limits are
+	// How many counters the memory backend holds at most. When it is full, those least used against their limits are
 	// dropped, never one at its limit.
-	MaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"` // 0: DefaultMaxKeys
+	MaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"` // 0 means DefaultMaxKeys
 }
 
 // Options configures New.
 type Options struct {
 	Settings Settings
-	// Evicted is called for each live counter that is dropped because the store is full. It is called with a lock held,
-	// so it must be quick. May be nil.
+	// Evicted is called for each counter in use that is dropped because the store is full. A lock is held during the
+	// call, so it must be quick. It may be nil.
 	Evicted func()
-	// Clock returns the time in µs since the Unix epoch, for sliding windows and token buckets; nil is the wall clock.
+	// Clock returns the time in µs since the Unix epoch, for sliding windows and token buckets; nil: the wall clock is
+	// used.
 	Clock func() int64
 }
 
-// Store counts in this process: exactly, under any concurrency, within a bounded memory. Keys are kept as 128-bit keyed
-// hashes. It never waits and needs no closing.
+// Store counts hits in this process. It is exact under any concurrency, and bounded in memory: it holds at most MaxKeys
+// counters, and stores keys as 128-bit keyed hashes. It never waits, and need not be closed.
 //
-// When MaxKeys counters are live, a new counter replaces, among a sample, the one least used against its limit.
-// Counters at or over their limits are never dropped; where the sample has no others, Add fails with ErrFull. Otherwise
-// a client that invents a million values would either free the blocked values or block the rule for every client.
+// If the store is full of counters in use, a new counter replaces one of a random sample: the one whose limit is used
+// least. A counter at or over its limit is never dropped, since that would admit hits that the limit has refused; if
+// all of the sample are, Add fails with ErrFull. So a client that sends a million invented values can neither free the
+// values that are blocked nor block the rule for all other clients.
 type Store struct {
 	secret  siphash.Secret
 	shards  []shard
 	mask    uint64
 	max     int64
-	keys    atomic.Int64 // counters stored, in all shards
+	keys    atomic.Int64 // how many counters all shards hold
 	evicted func()
 	clock   func() int64 // nil: the wall clock
-	stops   sync.Pool    // *stopScratch
+	stops   sync.Pool    // holds *stopScratch
 }
 
 // New returns an empty store.
@@ -77,7 +79,8 @@ func New(o Options) *Store {
 	}
 }
 
-// instant returns the time in µs. The wall clock may go back; counter.Meter.Load bounds the effect on counters.
+// instant returns the time in µs. known is the time if the caller knows it, otherwise 0. The wall clock may be set
+// back; counter.Meter.Load bounds the effect on counters.
 func (m *Store) instant(known int64) int64 {
 	switch {
 	case m.clock != nil:
@@ -88,10 +91,11 @@ func (m *Store) instant(known int64) int64 {
 	return time.Now().UnixMicro()
 }
 
-// Len returns the number of counters held, including counters of ended windows that no sweep has reached yet.
+// Len returns how many counters the store holds. They include counters of windows that have ended but that no sweep has
+// removed yet.
 func (m *Store) Len() int { return int(m.keys.Load()) }
 
-// Close does nothing: the store has neither goroutines nor connections.
+// Close does nothing, since the store has neither goroutines nor connections.
 func (m *Store) Close() {}
 
 // Peek implements Store.
@@ -105,7 +109,7 @@ func (m *Store) Peek(_ context.Context, h *counter.Hit) error {
 		return nil
 	}
 	s.load(x, h, m.instant(0))
-	h.JudgeChange(counter.Change{}) // as for a hit with N = 0
+	h.JudgeChange(counter.Change{}) // fills in the answer as for a hit with N = 0
 	return nil
 }
 
@@ -128,10 +132,10 @@ func (m *Store) Reset(_ context.Context, h *counter.Hit) error {
 	return nil
 }
 
-// Immediate implements the interface of that name.
+// Immediate implements counter.Immediate.
 func (*Store) Immediate() {}
 
-// Add implements Store. The only error is ErrFull; 0 allocations.
+// Add implements Store. Its only error is ErrFull. It does not allocate.
 func (m *Store) Add(_ context.Context, req *counter.Request) error {
 	switch req.Stop {
 	case counter.StopAll:
@@ -145,7 +149,7 @@ func (m *Store) Add(_ context.Context, req *counter.Request) error {
 		}
 		return nil
 	}
-	instant := int64(0) // the time, read once
+	instant := int64(0) // the time in µs, read once and only if a hit needs it
 	for i := range req.Hits {
 		h := &req.Hits[i]
 		x := m.id(h.Key)
@@ -169,24 +173,27 @@ func (m *Store) Add(_ context.Context, req *counter.Request) error {
 	return nil
 }
 
-// id hashes a key. The lowest bit of B is set, so that no id looks like an empty slot.
+// id returns the hash of a key. The lowest bit of B is always set, since B is 0 in an empty slot.
 func (m *Store) id(key []byte) siphash.ID {
 	x := m.secret.Sum(key)
 	x.B |= 1
 	return x
 }
 
-// shard returns the shard of an id, by the low bits of A; the high bits give the place within the shard.
+// shard returns the shard of an id. The low bits of A choose the shard; the high bits choose the place in the shard's
+// table.
 func (m *Store) shard(x siphash.ID) *shard { return &m.shards[x.A&m.mask] }
 
-// add carries out one hit; the shard's lock is held. It returns false if there is no room.
+// add carries out one hit on a fixed window; the shard's lock is held. It returns false if there is no room for a new
+// counter.
 func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after int64, ok bool) {
 	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
 	if sl, _ := s.fixed.find(x); sl != nil {
 		v := &sl.v
 		v.count = h.AddTo(v.count)
 		if h.N > 0 {
-			// Rules of different units can share a key of the default layout: the longest window wins.
+			// In the default layout of keys, rules of different units can share a key. The counter lives until the
+			// longest window ends.
 			v.limit, v.end = limit, max(v.end, end)
 		}
 		return v.count, true
@@ -204,8 +211,8 @@ func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after in
 	return after, true
 }
 
-// reserve counts one more counter, and evicts another one where the store is full; the shard's lock is held. It returns
-// false if no counter may be evicted.
+// reserve makes room for one more counter, and evicts another if the store is full. The shard's lock is held. It
+// returns false if no counter may be evicted.
 func (m *Store) reserve(s *shard, now int64) bool {
 	if m.keys.Add(1) <= m.max {
 		return true
@@ -218,27 +225,27 @@ func (m *Store) reserve(s *shard, now int64) bool {
 	return ok
 }
 
-// sweepGrace is how many seconds a counter is kept after its window, for requests that took their time just before the
-// window's end and arrive just after it.
+// sweepGrace is how many seconds a counter is kept after the end of its window: a request whose time was read just
+// before the end may be carried out just after it.
 const sweepGrace = 2
 
-// total is the counter of a fixed window: 32 bytes with its id, so that two share a cache line.
+// total is the counter of a fixed window. With its id it takes 32 bytes, so that two share a cache line.
 type total struct {
 	count int64
-	limit uint32 // the limit at the last hit, at most 2^32-1
-	end   uint32 // Unix seconds: good until the year 2106
+	limit uint32 // the limit of the last hit, at most 2^32-1
+	end   uint32 // when the window ends, in Unix seconds; good until the year 2106
 }
 
 func (t *total) expired(now int64) bool { return int64(t.end) <= now }
 
-// full reports whether the counter is at its limit: evicting it would admit hits that the limit has refused.
+// full reports whether the counter has reached its limit. Evicting it would admit hits that the limit has refused.
 func (t *total) full() bool { return t.count >= int64(t.limit) }
 
-// shard is one part of the store, exactly a cache line.
+// shard is one part of the store, with a lock of its own. It has exactly the size of a cache line.
 type shard struct {
 	mu     sync.Mutex
 	fixed  table[total]
-	meters *meters // nil until the first sliding window or token bucket
+	meters *meters // the table of sliding windows and token buckets; nil until the first of them
 }
 
 func (s *shard) total(x siphash.ID) int64 {
@@ -248,9 +255,10 @@ func (s *shard) total(x siphash.ID) int64 {
 	return 0
 }
 
-// evict drops one counter to make room for another: of the samples a dead counter, otherwise the one least used against
-// its limit, never one at or over its limit. live reports that the dropped counter was still in use. clock returns the
-// instant for counters that use the clock.
+// evict drops one counter of a random sample to make room for another: one that is no longer in use if the sample has
+// such, otherwise the one whose limit is used least, but never one at or over its limit. live reports that the dropped
+// counter was in use; ok, that a counter was dropped. clock returns the time in µs for sliding windows and token
+// buckets.
 func (s *shard) evict(now int64, clock func(int64) int64) (live, ok bool) {
 	i, least, dead := s.fixed.leastUsed(func(t *total) (used float64, full, dead bool) {
 		return float64(t.count) / float64(t.limit), t.full(), t.expired(now)

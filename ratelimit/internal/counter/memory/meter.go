@@ -7,11 +7,11 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// meter is a sliding window or a token bucket: 48 bytes with its id.
+// meter is a stored sliding window or token bucket. With its id it takes 48 bytes.
 type meter struct {
 	at                int64
-	current, previous uint32 // current is a bucket's Rest
-	// The numbers by which it was last judged.
+	current, previous uint32 // current of a token bucket is its State.Rest
+	// The numbers of the limit by which the counter was last judged.
 	window, limit, burst uint32
 	algorithm            counter.Algorithm
 }
@@ -26,7 +26,8 @@ func newMeter(h *counter.Hit) meter {
 	return v
 }
 
-// state puts the stored state into s. If it is stored for another algorithm than a, s is a counter without hits.
+// state puts the stored state into s. If the counter was stored for another algorithm than a, s is set to a counter
+// without hits.
 func (v *meter) state(s *counter.State, a counter.Algorithm) {
 	switch {
 	case a != v.algorithm:
@@ -38,8 +39,8 @@ func (v *meter) state(s *counter.State, a counter.Algorithm) {
 	}
 }
 
-// used returns how much is used at an instant, and of what capacity. dead reports that nothing is used, so that nothing
-// is lost with the counter.
+// used returns how much of the counter's capacity is used at the time now, in µs. dead reports that nothing is used, so
+// that dropping the counter loses nothing.
 func (v *meter) used(now int64) (used int64, capacity uint64, dead bool) {
 	m := counter.Meter{Algorithm: v.algorithm, Window: int64(v.window), Limit: uint64(v.limit), Burst: uint64(v.burst)}
 	var s counter.State
@@ -48,18 +49,19 @@ func (v *meter) used(now int64) (used int64, capacity uint64, dead bool) {
 	return m.Used(&s), m.Capacity(), m.Empty(&s)
 }
 
-// meters is the second table of a shard.
+// meters is a shard's table of sliding windows and token buckets.
 type meters struct {
 	table[meter]
-	last int64 // the latest instant at which a counter was judged
+	last int64 // the latest time, in µs, for which a counter was judged
 }
 
-// late is how many µs a request may take from reading the clock to holding the shard's lock. Within that time it is
-// judged at the instant of the requests before it. Otherwise a request from just before the end of a sliding window
-// would take the counter back into the window that has ended.
+// late is how many µs may pass after a request has read the clock until it holds the shard's lock. If other requests
+// with later times came first, it is judged at the latest of these times. Otherwise a request that read the clock just
+// before the end of a sliding window would take the counter back into the window that has ended.
 const late = 20_000
 
-// at returns the instant at which the shard's counters are judged for a request that has read instant from the clock.
+// at returns the time, in µs, at which the shard's counters are judged for a request that has read instant from the
+// clock.
 func (t *meters) at(instant int64) int64 {
 	if instant < t.last && t.last-instant <= late {
 		return t.last
@@ -68,8 +70,8 @@ func (t *meters) at(instant int64) int64 {
 	return instant
 }
 
-// load puts the counter's present state into h.State. It returns the counter's slot, nil if the shard has no such
-// counter. The shard's lock is held.
+// load puts the counter's present state into h.State and returns the counter's slot, or nil if the shard has no such
+// counter. fromFuture is the result of Meter.Load. The shard's lock is held.
 func (s *shard) load(x siphash.ID, h *counter.Hit, instant int64) (sl *slot[meter], fromFuture bool) {
 	if s.meters != nil {
 		instant = s.meters.at(instant)
@@ -83,8 +85,8 @@ func (s *shard) load(x siphash.ID, h *counter.Hit, instant int64) (sl *slot[mete
 	return sl, h.Load(&h.State, instant)
 }
 
-// judge carries out one hit of a sliding window or a token bucket at an instant of the clock; the shard's lock is held.
-// It returns false if there is no room.
+// judge carries out one hit on a sliding window or a token bucket; the shard's lock is held. now is the request's time
+// in Unix seconds, instant the time in µs. judge returns false if there is no room for a new counter.
 func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
 	change := h.Change()
 	sl, fromFuture := s.load(x, h, instant)
@@ -94,7 +96,8 @@ func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64
 	return m.write(sl, x, h, now, instant)
 }
 
-// write stores h.State; sl is the counter's slot, or nil. It returns false if there is no room.
+// write stores h.State. sl is the counter's slot, or nil if the counter is new. write returns false if there is no room
+// for a new counter.
 func (m *Store) write(sl *slot[meter], x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
 	s, empty := m.shard(x), h.Meter.Empty(&h.State)
 	switch {

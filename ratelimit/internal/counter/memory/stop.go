@@ -7,16 +7,16 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// stopScratch is the memory of one request under Request.Stop, reused by the next.
+// stopScratch is memory for carrying out one request under Request.Stop. It is reused by later requests.
 type stopScratch struct {
 	ids    []siphash.ID
-	looks  []counter.Hit // the counters before the request
+	looks  []counter.Hit // the counters as they were before the request
 	locked [maxShards / 64]uint64
 }
 
-// addOrStop carries out a request under Request.Stop. All its shards stay locked from the first read to the last write,
-// so that no other request comes between. They are locked in ascending order, so that two such requests cannot wait for
-// each other.
+// addOrStop carries out a request under Request.Stop. It keeps the shards of all hits locked from the first read to the
+// last write, so that no other request changes a counter in between. Shards are locked in ascending order, so that two
+// such requests cannot wait for each other.
 func (m *Store) addOrStop(req *counter.Request) error {
 	c := m.stops.Get().(*stopScratch)
 	defer m.stops.Put(c)
@@ -68,7 +68,7 @@ func (m *Store) addOrStop(req *counter.Request) error {
 	return nil
 }
 
-// each calls f with the number of every shard of the request, in ascending order.
+// each calls f with the number of every shard that the request needs, in ascending order.
 func (c *stopScratch) each(f func(i int)) {
 	for w, word := range c.locked {
 		for ; word != 0; word &= word - 1 {

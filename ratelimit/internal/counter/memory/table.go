@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// minSlots is a table's first size, small for an idle daemon.
+	// minSlots is the first size of a table. It is small, since a daemon may be idle.
 	minSlots = 16
-	// sweepPerInsert is how many slots are checked for dead counters before a new counter is stored. With 8 the whole
-	// table has been checked after inserting an eighth of its size, so dead counters can never be more than that share
-	// of the table.
+	// sweepPerInsert is how many slots are checked for dead counters, which are no longer in use, before a new counter
+	// is stored. With 8, the whole table has been checked when as many counters as an eighth of its size have been
+	// stored, so that dead counters never take more than an eighth of the table.
 	sweepPerInsert = 8
-	// sampled is how many counters are compared when one must be evicted. They are drawn one by one: if neighbours were
-	// taken, evictions would leave stretches of blocked counters only.
+	// sampled is how many counters are compared to choose one to evict. They are drawn at random one by one. If
+	// neighbors were taken, evictions would leave stretches of the table that have only counters over their limits.
 	sampled = 16
 )
 
-// slot is one counter, without a pointer, so that the garbage collector never scans it. id.B is never 0 in a slot in
-// use.
+// slot is one counter with its id. It contains no pointer, so that the garbage collector need not scan a table. In a
+// slot that is in use, id.B is never 0.
 type slot[V any] struct {
 	id siphash.ID
 	v  V
@@ -29,22 +29,23 @@ type slot[V any] struct {
 
 func (s *slot[V]) used() bool { return s.id.B != 0 }
 
-// table holds the counters of one kind in a shard: open addressing with linear probing over an array that grows by half
-// when four fifths are in use. Deleting shifts the followers back, so there are no tombstones.
+// table is a hash table for the counters of one kind in a shard: open addressing with linear probing. The array grows
+// by half when four fifths of the slots are in use. Deleting a counter shifts those after it back, so that no
+// tombstones are needed.
 type table[V any] struct {
 	slots  []slot[V]
 	n      int // slots in use
-	cursor int // where the next sweep continues
-	lap    int // the most slots in use during the present round of the sweep
+	cursor int // index of the slot at which the next sweep continues
+	lap    int // the most slots that were in use during the present round of sweeps
 }
 
-// home returns the preferred place of an id: the high bits of A, scaled to the table's size.
+// home returns the index of the slot that an id prefers: the high bits of A, scaled to the table's size.
 func (t *table[V]) home(x siphash.ID) int {
 	hi, _ := bits.Mul64(x.A, uint64(len(t.slots)))
 	return int(hi)
 }
 
-// find returns x's slot and its index, or nil.
+// find returns the slot of the counter x and its index, or nil if the table has no such counter.
 func (t *table[V]) find(x siphash.ID) (sl *slot[V], i int) {
 	if t.n == 0 {
 		return nil, 0
@@ -63,7 +64,7 @@ func (t *table[V]) find(x siphash.ID) (sl *slot[V], i int) {
 	}
 }
 
-// delete removes x's counter and reports whether it was there.
+// delete removes the counter x, and reports whether the table had it.
 func (t *table[V]) delete(x siphash.ID) (there bool) {
 	sl, i := t.find(x)
 	if sl != nil {
@@ -72,7 +73,7 @@ func (t *table[V]) delete(x siphash.ID) (there bool) {
 	return sl != nil
 }
 
-// place stores a counter that is not in the table; there must be room.
+// place stores a counter that the table does not have. A free slot must exist; see makeRoom.
 func (t *table[V]) place(v slot[V]) {
 	i := t.home(v.id)
 	for t.slots[i].used() {
@@ -85,7 +86,7 @@ func (t *table[V]) place(v slot[V]) {
 	t.lap = max(t.lap, t.n)
 }
 
-// remove empties slot i and moves back the followers that probing would no longer reach.
+// remove empties slot i, and moves back the counters after it that find would no longer reach.
 func (t *table[V]) remove(i int) {
 	size := len(t.slots)
 	for j := i; ; {
@@ -95,7 +96,7 @@ func (t *table[V]) remove(i int) {
 		if !t.slots[j].used() {
 			break
 		}
-		// j may move to i if its home is not between the two.
+		// The counter in slot j may move to slot i unless its home lies between i and j.
 		if (j-t.home(t.slots[j].id)+size)%size >= (j-i+size)%size {
 			t.slots[i] = t.slots[j]
 			i = j
@@ -105,8 +106,9 @@ func (t *table[V]) remove(i int) {
 	t.n--
 }
 
-// next returns the next slot for the sweep. At the end of a round the table shrinks if it had few counters all the
-// time. If the sweep removes the slot, a follower may take its place, so the cursor then stays.
+// next returns the next slot for the sweep. When a round of the table is complete, next shrinks the table if few slots
+// were in use during the whole round. It does not move the cursor: if the sweep removes the counter, another may move
+// into its slot.
 func (t *table[V]) next() *slot[V] {
 	if t.cursor >= len(t.slots) {
 		t.cursor = 0
@@ -118,7 +120,7 @@ func (t *table[V]) next() *slot[V] {
 	return &t.slots[t.cursor]
 }
 
-// makeRoom ensures that one more counter can be placed.
+// makeRoom grows the table if it has no room for one more counter.
 func (t *table[V]) makeRoom() {
 	if t.n+1 > len(t.slots)/5*4 {
 		t.resize(max(minSlots, len(t.slots)/2*3))
@@ -135,7 +137,7 @@ func (t *table[V]) resize(size int) {
 	}
 }
 
-// sweep checks the next few slots, drops the dead counters, and returns how many it dropped.
+// sweep checks the next few slots, drops the dead counters in them, and returns how many it dropped.
 func (t *table[V]) sweep(dead func(*V) bool) (dropped int) {
 	for range min(sweepPerInsert, len(t.slots)) {
 		if sl := t.next(); sl.used() && dead(&sl.v) {
@@ -148,9 +150,10 @@ func (t *table[V]) sweep(dead func(*V) bool) (dropped int) {
 	return dropped
 }
 
-// leastUsed draws some counters. It returns the index of a dead counter if it draws one, otherwise of the one least
-// used against its limit, never of one at or over its limit; -1 if there is none to evict. used is the share of the
-// limit.
+// leastUsed compares a random sample of counters and returns the index of the one to evict: the first dead counter that
+// it draws, otherwise the counter whose limit is used least. It never returns a counter for which judge reports that it
+// is full; victim is -1 if there is no other. least is the used share of the victim's limit, and judge's used is that
+// share for one counter.
 func (t *table[V]) leastUsed(judge func(*V) (used float64, full, dead bool)) (victim int, least float64, dead bool) {
 	victim, least = -1, math.Inf(1)
 	if t.n == 0 {

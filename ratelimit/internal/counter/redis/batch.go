@@ -7,63 +7,67 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// maxBatchHits bounds the hits of one batch, so that a flood is spread over the connections. A single request may
-// exceed it.
+// maxBatchHits bounds the hits of one batch, so that a flood of requests is spread over several connections. A single
+// request may have more hits.
 const maxBatchHits = 2048
 
 type opKind uint8
 
-// op is one command of a batch, with the commands that have to come before it.
+// op is one command of a batch. The commands that have to precede it, such as SET NX, belong to the op.
 type op struct {
 	kind opKind
-	// seen: this process knows that the key has an expiry. fresh: it does not know, so SET NX sets an expiry first.
+	// seen means that the key is known to have an expiry. fresh means that it is not, so that SET NX precedes INCRBY
+	// and sets one.
 	seen, fresh bool
-	// asking: ASKING goes before each command of the op.
+	// asking means that ASKING precedes each command of the op, since the slot of the key is moving to this node.
 	asking     bool
-	overflowed bool // INCRBY would pass 2^63-1
+	overflowed bool // INCRBY has failed, since the total would exceed 2^63-1
 
 	hash  uint64
-	key   string   // points into a call of the batch
-	n     int64    // hits to add, saturating; or to refund
-	first *callHit // the hit that the op was made for, at now: sets the key's expiry
+	key   string   // the key's bytes belong to a call of the batch
+	n     int64    // hits to add, at most 2^63-1, or to refund
+	first *callHit // the hit for which the op was made, at the time now; its window determines the key's expiry
 	now   int64
 
-	base        int64        // the answer: the total before the batch's hits, or after a refund
-	err         error        // the store refused this command
-	notExecuted *notExecuted // not executed; the same or another server may execute it later
+	base        int64        // from the reply: the total before the batch's hits, or after a refund
+	err         error        // the server has refused this command
+	notExecuted *notExecuted // nil if the command was executed; otherwise why not, in which case it can be sent again
 
-	stop  *stopOp // nil unless kind is opStop
-	meter int32   // index into the batch's meters, of an opMeter
+	stop  *stopOp // only for kind opStop
+	meter int32   // only for kind opMeter: the index of its meterOp in batch.meters
 }
 
-// stopOp has what only an opStop needs.
+// stopOp has the fields that only an op of kind opStop needs.
 type stopOp struct {
 	hits []callHit
-	was  []string // the totals before the op
-	held bool     // nothing was written, since a hit would exceed its limit
-	// meters: some of the hits are on sliding windows or token buckets; then now is the server's time.
+	was  []string // the totals or states before the op, one for each of hits, as text
+	held bool     // nothing was written, since a hit exceeds its limit
+	// meters means that some of the hits are on sliding windows or token buckets. now is then the server's time in µs,
+	// from the reply.
 	meters bool
 	now    int64
 }
 
-// batch is a list of calls on their way to the store. It is reused.
+// batch is a list of calls that are sent to the server together. It is reused for later calls.
 type batch struct {
 	calls  []*call
 	ops    []op
 	meters []meterOp
 	index  opIndex
 	jitter int64
-	// ordered: a key has a command after a script, so the server must not lack the script.
+	// ordered means that some key has a command after a script. If the server then turned out not to have the script,
+	// and the script were sent again, it would run too late.
 	ordered bool
-	// refusal is the first word of an answer that concerns the server and not the command, such as LOADING.
+	// refusal is the first word of an error reply that concerns the server and not the command, such as LOADING; empty
+	// if there was none.
 	refusal string
 }
 
-// turn is how many requests of one connection go into a batch that cannot take all.
+// turn is how many requests of one client connection go into a batch that has no room for all that wait.
 const turn = 64
 
-// inTurns moves calls from the queue to a batch: all calls, or as many as fit, with at most turn requests of a
-// connection, so that a connection that sends thousands does not hold up the others.
+// inTurns moves calls from the queue into a batch: all of them, if they fit. Otherwise it moves as many as fit, but at
+// most turn requests of each client connection, so that one that sends thousands does not hold up the others.
 func inTurns(batch, queue []*call) (taken, rest []*call) {
 	hits := 0
 	for _, c := range queue {
@@ -95,15 +99,16 @@ func inTurns(batch, queue []*call) (taken, rest []*call) {
 }
 
 const (
-	opCount  opKind = iota // INCRBY, or GET when nothing is added
-	opRefund               // a script: subtract, not below 0
-	opStop                 // a script: all of some hits of one call, or none
+	opCount  opKind = iota // INCRBY, or GET if nothing is added
+	opRefund               // a script that subtracts, but not below 0
+	opStop                 // a script that counts all of some hits of one call, or none
 	opDelete               // DEL
-	opMeter                // a script: runs of hits on a sliding window or a token bucket
+	opMeter                // a script for runs of equal hits on one sliding window or token bucket
 )
 
-// build turns the calls whose callers still wait into commands: one command for each key, however many hits the key
-// has, except that hits stay behind an earlier script on their key. Other calls are dropped.
+// build makes the commands of a batch for the calls whose callers still wait, and drops the other calls. Each key has
+// one command, however many hits it has, unless a script on the key comes between: hits after the script need another
+// command.
 func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 	b.ops, b.meters, b.refusal, b.jitter = b.ops[:0], b.meters[:0], "", jitter
 	b.ordered = false
@@ -125,7 +130,7 @@ func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 		case counter.StopEach:
 			for i := range c.hits {
 				if h := &c.hits[i]; h.isMeter() {
-					b.addHit(c, h) // its limit stops it anyway
+					b.addHit(c, h) // this algorithm counts only hits within the limit anyway
 				} else {
 					b.addStop(c, c.hits[i:i+1])
 				}
@@ -150,14 +155,14 @@ func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 	}
 }
 
-// add makes room for one more command. last is the number of the previous command on the same key, plus 1; 0 is none.
+// add appends an op. last is the index of the previous op on the same key, plus 1; 0 means that there is none.
 func (b *batch) add(last int32) *op {
 	b.ordered = b.ordered || last > 0 && b.ops[last-1].usesSHA()
 	b.ops = append(b.ops, op{})
 	return &b.ops[len(b.ops)-1]
 }
 
-// usesSHA reports whether the command calls a script that the server may have lost.
+// usesSHA reports whether the op calls a script by its SHA-1, which fails if the server has lost its scripts.
 func (o *op) usesSHA() bool { return o.kind == opStop || o.kind == opMeter }
 
 func (b *batch) addHit(c *call, h *callHit) {
@@ -197,7 +202,7 @@ func (b *batch) addStop(c *call, hits []callHit) {
 		h.prefix = h.ttl(c.now, b.jitter)
 		o.stop.meters = o.stop.meters || h.isMeter()
 		o.asking = o.asking || h.asking
-		// Later hits on this key need a command of their own, after this one.
+		// Later hits on this key need another op, after this one.
 		key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 		at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) })
 		b.ordered = b.ordered || *at > 0 && *at <= h.op && b.ops[*at-1].usesSHA()
@@ -205,7 +210,7 @@ func (b *batch) addStop(c *call, hits []callHit) {
 	}
 }
 
-// holds reports whether the command concerns the key.
+// holds reports whether the op has the key.
 func (o *op) holds(key string) bool {
 	if o.kind != opStop {
 		return o.key == key
@@ -218,10 +223,11 @@ func (o *op) holds(key string) bool {
 	return false
 }
 
-// longestTTL is a thousand years: Redis refuses a time to live whose end in milliseconds exceeds 63 bits.
+// longestTTL is a thousand years, in seconds. Redis refuses a time to live that ends at a time whose number of
+// milliseconds has more than 63 bits.
 const longestTTL = 1000 * 365 * 86400
 
-// ttl returns the time to live of a key made by this hit, in seconds: docs/windows.md#life-of-a-key.
+// ttl returns the time to live of a key that this hit creates, in seconds: docs/windows.md#life-of-a-key.
 func (h *callHit) ttl(now, jitter int64) int64 {
 	ttl := min(max(1, h.End-now)+counter.ExpirySlack, longestTTL)
 	if j := min(jitter, h.Window/10); j > 0 {
@@ -230,10 +236,10 @@ func (h *callHit) ttl(now, jitter int64) int64 {
 	return ttl
 }
 
-// ttl returns the time to live of the command's key, in seconds.
+// ttl returns the time to live of the op's key, in seconds.
 func (b *batch) ttl(o *op) int64 { return o.first.ttl(o.now, b.jitter) }
 
-// settle works out the answers of one call from the answers to its commands.
+// settle fills in the answers to the hits of one call, from the replies to the batch's ops.
 func (b *batch) settle(c *call) {
 	for i := 0; i < len(c.hits); i++ {
 		h := &c.hits[i]
@@ -251,7 +257,7 @@ func (b *batch) settle(c *call) {
 			h.After, h.Spared = counter.Saturate(max(0, o.base), h.prefix), false
 		case opRefund, opDelete:
 			h.After, h.Spared = o.base, false
-		case opMeter: // done by replay
+		case opMeter: // replay has filled in the answer
 		case opStop:
 			if c.err = o.settleStop(); c.err != nil {
 				return
@@ -261,7 +267,7 @@ func (b *batch) settle(c *call) {
 	}
 }
 
-// unsent marks all commands of the batch as not sent.
+// unsent marks all ops of the batch as not sent.
 func (b *batch) unsent() {
 	for i := range b.ops {
 		b.ops[i].notExecuted = &notSent

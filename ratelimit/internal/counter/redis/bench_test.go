@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -56,24 +56,20 @@ func drive(b *testing.B, s counter.Store, goroutines, hits int) {
 	syscall.Getrusage(syscall.RUSAGE_SELF, &before)
 	b.ReportAllocs()
 	b.ResetTimer()
-	var wg sync.WaitGroup
-	for g := range goroutines {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(g), 1))
-			req := counter.Request{Hits: make([]counter.Hit, hits), Now: now()}
-			for left.Add(-1) >= 0 {
-				for i := range req.Hits {
-					req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, End: req.Now + 600,
-						Meter: counter.Meter{Limit: 1000, Window: 60}}
-				}
-				if err := s.Add(ctx, &req); err != nil || req.Hits[0].After < 1 {
-					b.Error("not counted: ", err)
-					return
-				}
+	await.Together(goroutines, func(g int) {
+		r := rand.New(rand.NewPCG(uint64(g), 1))
+		req := counter.Request{Hits: make([]counter.Hit, hits), Now: now()}
+		for left.Add(-1) >= 0 {
+			for i := range req.Hits {
+				req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, End: req.Now + 600,
+					Meter: counter.Meter{Limit: 1000, Window: 60}}
 			}
-		})
-	}
-	wg.Wait()
+			if err := s.Add(ctx, &req); err != nil || req.Hits[0].After < 1 {
+				b.Error("not counted: ", err)
+				return
+			}
+		}
+	})
 	b.StopTimer()
 	syscall.Getrusage(syscall.RUSAGE_SELF, &after)
 	cpu := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()

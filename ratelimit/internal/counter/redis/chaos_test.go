@@ -19,6 +19,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -40,15 +41,11 @@ func TestKVStore_killedWriter(t *testing.T) {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKVStore_killedWriter$")
 		cmd.Env = append(os.Environ(), "COUNTER_WRITER_URL="+kv.URL(), fmt.Sprint("COUNTER_WRITER=", kills))
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, err := cmd.StdinPipe(); err != nil { // ends with us, and the writer with it
 			t.Fatal(err)
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, cmd.Start())
 		if line, err := bufio.NewReader(out).ReadString('\n'); line != "writing\n" {
 			t.Errorf("the writer said %q (%v)", line, err)
 		}
@@ -56,9 +53,7 @@ func TestKVStore_killedWriter(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait() // its end is ours
 		keys += immortal(t, peer)
-		if err := peer.Do(t.Context(), peer.B().Flushdb().Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, peer.Do(t.Context(), peer.B().Flushdb().Build()).Error())
 	}
 	t.Logf("%d kills, %d keys", kills, keys)
 }
@@ -66,9 +61,7 @@ func TestKVStore_killedWriter(t *testing.T) {
 // writeUntilKilled makes new counters as fast as it can, in all the ways there are.
 func writeUntilKilled(t *testing.T, url string) {
 	s, err := NewServer(t.Context(), Options{Settings: Settings{URL: url}, JitterMax: 300})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var announce sync.Once
 	for g := range 32 {
 		go func() {
@@ -97,9 +90,7 @@ func immortal(t *testing.T, peer rueidis.Client) (keys int) {
 	var cursor uint64
 	for {
 		page, err := peer.Do(t.Context(), peer.B().Scan().Cursor(cursor).Count(1000).Build()).AsScanEntry()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		cmds := make(rueidis.Commands, 0, len(page.Elements))
 		for _, key := range page.Elements {
 			cmds = append(cmds, peer.B().Ttl().Key(key).Build())
@@ -206,14 +197,10 @@ func TestKVStore_chaos(t *testing.T) {
 		if rounds%2 == 0 {
 			server.Kill()
 			awaitOpen(t, s)
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.Restart(t.Context()))
 			back = time.Now()
 		} else {
-			if err := server.Stop(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.Stop())
 			awaitOpen(t, s)
 			begun := time.Now()
 			for range 1000 {
@@ -223,9 +210,7 @@ func TestKVStore_chaos(t *testing.T) {
 				}
 			}
 			t.Logf("refused in %v each", time.Since(begun)/1000)
-			if err := server.Cont(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.Cont())
 			back = time.Now()
 		}
 		took := l.awaitOK(t, back)
@@ -250,11 +235,7 @@ func TestKVStore_idleLost(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), PoolSize: 8}})
 	await.True(t, "several connections", func() bool {
-		var callers sync.WaitGroup
-		for range 50 {
-			callers.Go(func() { add(t, s, now(), h("key", 1)) })
-		}
-		callers.Wait()
+		await.Together(50, func(int) { add(t, s, now(), h("key", 1)) })
 		return s.ActiveConns() > 2
 	})
 	server.Kill()
@@ -278,9 +259,7 @@ func TestKVStore_idle(t *testing.T) {
 	conns(1)
 	server.Kill()
 	conns(0)
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Restart(t.Context()))
 	conns(1)
 	if got := add(t, s, now(), h("key", 1)); got != 1 {
 		t.Errorf("total %d in an empty store", got)

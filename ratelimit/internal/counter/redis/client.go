@@ -14,26 +14,28 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// access says how to connect and authenticate to the servers of one kind: a store's servers, or its sentinels.
+// access says how to connect and authenticate to servers of one kind: to the servers of a store, or to the sentinels
+// that name its master.
 type access struct {
 	dialer         link.Dialer
 	user, password string
 	db             int
-	clock          func() int64 // as Options.Clock
-	skew           *skew        // nil: the server's clock is not read
+	clock          func() int64 // replaces the server's clock; see Options.Clock
+	skew           *skew        // compares clocks; nil: the server's clock is not read
 }
 
-// client is rueidis with one connection to one server.
+// client is a client of the rueidis library with one connection to one server.
 //
-// One command or batch is under way at a time, so that rueidis writes and reads in the caller's goroutine and needs
-// none of its own; for this reason its timer for PINGs is off, too. A client is never closed: rueidis' Close waits, for
-// ever after a panic, and has a goroutine of its own read the rest. Without its socket a client is garbage.
+// Only one command or batch is sent at a time. rueidis then writes and reads in the caller's goroutine and starts none
+// of its own; for the same reason, its timer for PINGs is turned off. A client is never closed by rueidis' Close, which
+// starts a goroutine to read the rest and waits for it, for ever after a panic. It is enough to close the socket:
+// without it, a client is garbage.
 type client struct {
 	rueidis.Client
 	conn checkedConn
 }
 
-// client opens a connection with dial and has rueidis use it.
+// client returns a client for the server at addr. dial opens its connection, which the client uses until it ends.
 func (a *access) client(addr string, dial func(context.Context) (net.Conn, error)) (_ *client, err error) {
 	c := new(client)
 	defer func() {
@@ -42,7 +44,7 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		}
 	}()
 	defer recovered(&err)
-	c.conn.expected = 1 // the reply to HELLO
+	c.conn.expected = 1 // HELLO, which is sent first, has one reply
 	if a.user != "" || a.password != "" {
 		c.conn.expected++
 	}
@@ -56,12 +58,12 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		SelectDB:    a.db,
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (_ net.Conn, err error) {
 			if c.conn.Conn != nil {
-				return nil, net.ErrClosed // the address may lead to another server
+				return nil, net.ErrClosed // a second dial: the address may lead to another server
 			}
 			c.conn.Conn, err = dial(ctx)
 			return &c.conn, err
 		},
-		// KeepAlive turns rueidis' PINGs off; dial sets the socket's.
+		// A negative KeepAlive turns off the PINGs of rueidis; dial sets the socket's own keepalive.
 		Dialer:              net.Dialer{Timeout: a.dialer.Timeout, KeepAlive: -1},
 		ConnWriteTimeout:    a.dialer.Timeout,
 		ForceSingleClient:   true,
@@ -70,16 +72,16 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		DisableRetry:        true,
 		ClientSetInfo:       rueidis.DisableClientSetInfo,
 		PipelineMultiplex:   -1,
-		BlockingPipeline:    1 << 30, // never: blocking pipelines take another connection
+		BlockingPipeline:    1 << 30, // never reached: blocking pipelines open another connection
 		BlockingPoolSize:    1,
-		RingScaleEachConn:   4, // a ring of 16: there is one sender
+		RingScaleEachConn:   4, // a ring of 16 entries is enough for one sender
 		ReadBufferEachConn:  64 << 10,
 		WriteBufferEachConn: 64 << 10,
 	})
 	return c, err
 }
 
-// do sends commands and waits for their replies.
+// do sends commands and waits for the replies.
 func (c *client) do(cmds ...rueidis.Completed) (replies []rueidis.RedisResult, err error) {
 	defer recovered(&err)
 	c.conn.expected = len(cmds)
@@ -92,14 +94,15 @@ func (c *client) close() {
 	}
 }
 
-// recovered turns a panic of rueidis into an error.
+// recovered, deferred by a function that calls rueidis, turns a panic of rueidis into an error.
 func recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("the client library has panicked: %v", r)
 	}
 }
 
-// once sends commands over a connection of their own, which ends with ctx.
+// once sends the commands that build returns to the server at addr, over a new connection. It closes the connection
+// when it has the replies, or when ctx ends.
 func (a *access) once(ctx context.Context, addr string,
 	build func(rueidis.Builder) []rueidis.Completed) ([]rueidis.RedisResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -117,13 +120,14 @@ func (a *access) once(ctx context.Context, addr string,
 	return c.do(build(c.B())...)
 }
 
-// asked is what one server has said.
+// asked is the answer of one server to a query of askEach, or its error.
 type asked[T any] struct {
 	said T
 	err  error
 }
 
-// askEach asks servers side by side. The channel gets an answer of each; what and the address stand before an error.
+// askEach calls ask for all addresses at the same time. The returned channel gets one answer for each. An error's text
+// begins with what and the address.
 func askEach[T any](ctx context.Context, wg *sync.WaitGroup, addrs []string, what string,
 	ask func(ctx context.Context, addr string) (T, error)) <-chan asked[T] {
 	answers := make(chan asked[T], len(addrs))
@@ -139,35 +143,35 @@ func askEach[T any](ctx context.Context, wg *sync.WaitGroup, addrs []string, wha
 	return answers
 }
 
-// Bounds of one reply, far beyond any reply to our commands.
+// Bounds of one reply. They are far beyond any valid reply to the store's commands.
 const (
 	maxReplyLine   = 64 << 10
 	maxReplyString = 1 << 20
-	maxReplyValues = 1 << 18 // more than a cluster has in which every slot is a range of its own
+	maxReplyValues = 1 << 18 // more than CLUSTER SLOTS has if every slot is a range of its own
 	maxReplyDepth  = 8
-	maxDigits      = 20 // with the sign
+	maxDigits      = 20 // with a sign
 )
 
-// errUnexpected is the error of a connection that receives more replies than it sent commands. It is then unknown which
-// reply answers which command.
+// errUnexpected is the error of a connection that has received a reply without a command. It is then unknown which
+// reply belongs to which command.
 var errUnexpected = errors.New("a reply that no command asked for")
 
-// checkedConn checks the replies on a connection before rueidis reads them. rueidis allocates any length that a reply
-// announces, or panics where it cannot. It takes a surplus reply for the answer to the next command, or panics in a
-// goroutine of its own.
+// checkedConn checks the replies on a connection before rueidis reads them, because rueidis trusts its server: it
+// allocates as much memory as a reply announces, or panics if it cannot, and it takes a surplus reply for the reply to
+// the next command, or panics in a goroutine of its own.
 type checkedConn struct {
 	net.Conn
-	expected int // replies that have not arrived
+	expected int // how many replies have yet to arrive
 
-	kind   byte  // of the incomplete value; 0: none
+	kind   byte  // the first byte of the value that is being received; 0: none
 	last   byte  // the previous byte of the line
-	line   int   // bytes of the line after the kind
+	line   int   // how many bytes the line has after the first
 	minus  bool  // the number in the line is negative
-	number int64 // the number in the line, without its sign; more than 63 bits wrap
-	body   int64 // bytes of a string that have not arrived, with the CRLF after it
-	values int64 // values that the arrays of the reply announced
+	number int64 // the number in the line, without its sign; it wraps beyond 63 bits
+	body   int64 // how many bytes of a string have yet to arrive, including the CRLF after it
+	values int64 // how many values the arrays of the reply have announced
 	open   [maxReplyDepth]int64
-	depth  int // how many of open are in use; each is the number of values that an array still lacks
+	depth  int // how many entries of open are in use; each is how many values an array still lacks
 }
 
 // Read implements net.Conn.
@@ -182,7 +186,7 @@ func (c *checkedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// check checks the bytes that have arrived, and fails before a value that is out of bounds is complete.
+// check checks bytes that have arrived. It fails as soon as a value exceeds a bound, before the value is complete.
 func (c *checkedConn) check(b []byte) error {
 	for len(b) > 0 {
 		switch {
@@ -220,8 +224,8 @@ func (c *checkedConn) check(b []byte) error {
 	return nil
 }
 
-// wholeTotal returns the length of a plain number at the beginning of b, with its whole line, or 0. Most replies are
-// plain numbers.
+// wholeTotal returns the length of the first line of b, with its CRLF, if it is a reply that is a plain number;
+// otherwise 0. Most replies are plain numbers, which check then accepts at once.
 func wholeTotal(b []byte) int {
 	n := 1
 	for n < len(b) && n < maxDigits && b[n]-'0' <= 9 {
@@ -233,7 +237,7 @@ func wholeTotal(b []byte) int {
 	return 0
 }
 
-// lineByte checks a byte of the line after a kind.
+// lineByte checks one byte of a line, after its first byte.
 func (c *checkedConn) lineByte(b byte) error {
 	text := c.kind == '+' || c.kind == '-'
 	switch {
@@ -254,7 +258,7 @@ func (c *checkedConn) lineByte(b byte) error {
 	return nil
 }
 
-// lineEnds checks the number of a complete line.
+// lineEnds checks the number of a line that is complete, and prepares for the string or array that the line announces.
 func (c *checkedConn) lineEnds() error {
 	isString, isArray := c.kind == '$', c.kind == '*'
 	switch {
@@ -274,7 +278,7 @@ func (c *checkedConn) lineEnds() error {
 	return nil
 }
 
-// valueEnds notes that a value is complete, and each array that ends with it.
+// valueEnds records that a value is complete, and with it each array whose last value it is.
 func (c *checkedConn) valueEnds() {
 	c.kind = 0
 	for ; c.depth > 0; c.depth-- {

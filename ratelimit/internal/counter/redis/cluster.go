@@ -15,51 +15,52 @@ import (
 )
 
 const (
-	// refreshEvery is how often a node is queried for the slot table.
+	// refreshEvery is how often the table of slots is refreshed when nothing is wrong.
 	refreshEvery = 5 * time.Second
-	// refreshSoon is how often nodes are queried while a node is lost, and at most.
+	// refreshSoon is how often the table is refreshed while a node is lost. It is also the least time between
+	// refreshes.
 	refreshSoon = 100 * time.Millisecond
-	// unwanted is how long a node may have no slots before it is given up.
+	// unwanted is how long a node may be without slots before it is closed.
 	unwanted = 30 * time.Second
 )
 
-// Cluster counts in a Redis Cluster. Each master is a Server of its own, with its own queue, connections and breaker,
-// and a table has the master of each slot.
+// Cluster is a counter.Store that counts hits in a Redis Cluster. It has a Server, with its own queue, connections and
+// breaker, for each master, and a table that names the master of each slot.
 //
-// A request's hits are grouped by node, with one call of a Server for each node. So hits of different requests share
-// the pipelines of their node, and a dead node delays only its own keys. rueidis' own client for clusters sends a batch
-// for several nodes as one, follows redirections inside, and cannot drop a connection: the slowest node would delay
-// all, and a breaker would have nothing to watch.
+// A request's hits are grouped by node, and each group is one call of the node's Server. So hits of different requests
+// share the connections of their node, and a node that is lost delays only hits on its own keys. The cluster client of
+// rueidis would not do: it sends a batch for several nodes as one, follows redirections by itself, and cannot drop a
+// connection. So the slowest node would delay all hits, and there would be no batch of one node for a breaker to watch.
 type Cluster struct {
 	*link.PoolStats
 	o     Options
-	t     target // credentials and seeds
-	width int    // nodes that one request uses at a time
+	t     target // the credentials, and the addresses from the settings
+	width int    // how many nodes one request uses at the same time
 
-	slots  [slots]atomic.Pointer[clusterNode] // nil: no node serves it
-	splits sync.Pool                          // *split
+	slots  [slots]atomic.Pointer[clusterNode] // the node that serves each slot; nil: none
+	splits sync.Pool                          // holds *split
 
 	mu    sync.Mutex
 	nodes map[string]*clusterNode // by address
-	peers []string                // all addresses that the cluster or the settings named
-	turn  int                     // index of the peer to query next
-	down  bool                    // no node of the last query found the cluster healthy
+	peers []string                // the addresses of all nodes that the settings or the cluster have named
+	turn  int                     // index of the peer that the next refresh queries first
+	down  bool                    // in the last refresh, no node reported the cluster as healthy
 
-	kick chan struct{} // requests a refresh
+	kick chan struct{} // a value requests a refresh
 	ctx  context.Context
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
-// clusterNode is one master.
+// clusterNode is one master of a cluster.
 type clusterNode struct {
 	server  *Server
 	cluster *Cluster
 	addr    string
-	wanted  time.Time // when the node last had slots, or was named; guarded by Cluster.mu
+	wanted  time.Time // when the node last had slots or was named by another node; guarded by Cluster.mu
 }
 
-// NewCluster returns when a node has sent the table of slots. See NewServer.
+// NewCluster connects to a cluster, and returns when a node has sent the table of slots. It retries as NewServer does.
 func NewCluster(ctx context.Context, o Options) (*Cluster, error) {
 	t, err := o.Settings.target()
 	if err != nil {
@@ -81,7 +82,7 @@ func NewCluster(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// node returns the node at an address, and makes it when the address is new. c.mu is held.
+// node returns the node at an address. If the address is new, node creates the node. c.mu is held.
 func (c *Cluster) node(addr string) *clusterNode {
 	n := c.nodes[addr]
 	if n == nil {
@@ -97,7 +98,7 @@ func (c *Cluster) node(addr string) *clusterNode {
 	return n
 }
 
-// named returns the node at an address that the node at from has named.
+// named returns the node at the address to, as the node at the address from has named it; nil if to is not valid.
 func (c *Cluster) named(to, from string) *clusterNode {
 	addr, ok := absolute(to, from)
 	if !ok {
@@ -111,7 +112,8 @@ func (c *Cluster) named(to, from string) *clusterNode {
 	return c.node(addr)
 }
 
-// absolute completes the address to, as the node at from names it. Without a host, to has the host of from.
+// absolute returns the address to in full, as the node at the address from has sent it. If to has no host, it is on the
+// same host as from.
 func absolute(to, from string) (addr string, ok bool) {
 	i := strings.LastIndexByte(to, ':')
 	if i < 0 || !link.IsPort(to[i+1:]) {
@@ -128,7 +130,8 @@ func absolute(to, from string) (addr string, ok bool) {
 	return addr, true
 }
 
-// moved records that a slot has moved to another node, and requests a refresh of the whole table.
+// moved records that the node at from has redirected a key to the node at to, since the key's slot has moved there. It
+// requests a refresh of the whole table.
 func (c *Cluster) moved(key []byte, to, from string) {
 	if n := c.named(to, from); n != nil {
 		c.slots[slotOf(key)].Store(n)
@@ -136,10 +139,10 @@ func (c *Cluster) moved(key []byte, to, from string) {
 	c.trouble()
 }
 
-// trouble requests a refresh.
+// trouble requests a refresh of the table of slots.
 func (c *Cluster) trouble() { kick(c.kick) }
 
-// kick sends to a channel that has room for one value.
+// kick sends a value to a channel that has room for one, unless one is already waiting.
 func kick(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:
@@ -147,7 +150,7 @@ func kick(wake chan<- struct{}) {
 	}
 }
 
-// watch keeps the table of slots fresh.
+// watch refreshes the table of slots until the store is closed.
 func (c *Cluster) watch() {
 	refreshing(c.ctx, c.kick, func() (soon bool) {
 		err := c.refresh(c.ctx)
@@ -158,8 +161,8 @@ func (c *Cluster) watch() {
 	})
 }
 
-// refreshing calls refresh every refreshEvery, whenever kick has a value, and soon again after a refresh that returns
-// true, until ctx ends.
+// refreshing calls refresh repeatedly until ctx ends: whenever kick has a value, and otherwise after refreshEvery, or
+// after refreshSoon if the last call returned true.
 func refreshing(ctx context.Context, kick <-chan struct{}, refresh func() (soon bool)) {
 	timer := time.NewTimer(refreshEvery)
 	defer timer.Stop()
@@ -175,7 +178,7 @@ func refreshing(ctx context.Context, kick <-chan struct{}, refresh func() (soon 
 			next = refreshSoon
 		}
 		timer.Reset(next)
-		select { // many kicks at once cause one refresh
+		select { // a short pause, so that many kicks cause one refresh
 		case <-ctx.Done():
 			return
 		case <-time.After(refreshSoon):
@@ -183,7 +186,7 @@ func refreshing(ctx context.Context, kick <-chan struct{}, refresh func() (soon 
 	}
 }
 
-// retire gives up nodes that have had no slot for a while: they have left the cluster, or have become replicas.
+// retire closes nodes that have had no slot for the time unwanted. They have left the cluster or have become replicas.
 func (c *Cluster) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +231,7 @@ func (c *Cluster) Close() {
 // Open reports whether the breaker of any node is open.
 func (c *Cluster) Open() bool { return c.any((*Server).Open) }
 
-// Flapping reports whether the breaker of any node flaps, as Server.Flapping does.
+// Flapping reports whether the breaker of any node is flapping; see Server.Flapping.
 func (c *Cluster) Flapping() bool { return c.any((*Server).Flapping) }
 
 func (c *Cluster) any(is func(*Server) bool) bool {
@@ -242,7 +245,7 @@ func (c *Cluster) any(is func(*Server) bool) bool {
 	return false
 }
 
-// sole returns the node that has all keys of a request; nil if several nodes or no node have them.
+// sole returns the node that has all keys of a request. It returns nil if several nodes have them, or none.
 func (c *Cluster) sole(req *counter.Request) *clusterNode {
 	n := c.slots[slotOf(req.Hits[0].Key)].Load()
 	for i := range req.Hits[1:] {
@@ -253,7 +256,7 @@ func (c *Cluster) sole(req *counter.Request) *clusterNode {
 	return n
 }
 
-// addHits carries out the hits of a request on the nodes that have their keys.
+// addHits carries out each hit of a request on the node that has its key.
 func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	n := c.sole(req)
 	if n == nil {
@@ -261,7 +264,7 @@ func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	}
 	undone, err := n.add(ctx, req)
 	switch {
-	case err == link.ErrClosed: // the node was just given up
+	case err == link.ErrClosed: // the node was closed a moment ago
 		return c.addSpread(ctx, req)
 	case undone == nil:
 		return err
@@ -269,7 +272,7 @@ func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	return c.addElsewhere(ctx, req, n, undone)
 }
 
-// addElsewhere carries out the hits that node n could not, on the nodes that can.
+// addElsewhere carries out the hits of a request that node n has not executed, on the nodes that can execute them.
 func (c *Cluster) addElsewhere(ctx context.Context, req *counter.Request, n *clusterNode, undone *call) error {
 	for i := range req.Hits {
 		req.Hits[i].Err = nil
@@ -282,7 +285,7 @@ func (c *Cluster) addElsewhere(ctx context.Context, req *counter.Request, n *clu
 	return out.Of(req)
 }
 
-// add sends one request to one node; see finish.
+// add sends a request to one node, and returns as Server.finish does.
 func (n *clusterNode) add(ctx context.Context, req *counter.Request) (undone *call, err error) {
 	call, err := n.server.begin(ctx, req, nil)
 	if err != nil {
@@ -291,8 +294,8 @@ func (n *clusterNode) add(ctx context.Context, req *counter.Request) (undone *ca
 	return n.server.finish(ctx, call, req)
 }
 
-// addStop lets one script decide where one node has all counters. Otherwise it reads the counters before it writes
-// them.
+// addStop carries out a request under StopAll. If one node has all counters, one script decides. Otherwise
+// counter.AddAcrossNodes reads all counters before it changes any.
 func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 	for tries := 0; ; tries++ {
 		n := c.sole(req)
@@ -305,7 +308,7 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 		}
 		is := notNow
 		if undone != nil {
-			is = *undone.hits[0].notExecuted // the same for all hits, since one script carries them
+			is = *undone.hits[0].notExecuted // the same for all hits, which are in one script
 			n.server.recycle(undone)
 		}
 		if is.reason == retryMoved {
@@ -322,10 +325,11 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 	return counter.AddAcrossNodes(ctx, req, c.addHits)
 }
 
-// maxRedirects is how many redirections in a row are followed without a pause.
+// maxRedirects is how many redirections in a row are followed before the caller has to pause.
 const maxRedirects = 4
 
-// addLater carries out the hits that were redirected or not executed at first.
+// addLater carries out the hits in left, which were redirected or not executed at first. It fails those hits that no
+// node has executed before the caller's deadline or the store's time-out.
 func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *remainder, out *counter.Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Settings.Timeout)
 	defer cancel()
@@ -356,7 +360,8 @@ func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *rema
 	}
 }
 
-// next returns the node to send a redirected hit to; nil if no node serves its slot.
+// next returns the node to which a hit is to be sent again, or nil if no node serves its slot. to, from and asking are
+// as in remainder.
 func (c *Cluster) next(h *counter.Hit, to, from string, asking bool) *clusterNode {
 	if asking {
 		return c.named(to, from)

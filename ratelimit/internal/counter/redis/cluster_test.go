@@ -18,6 +18,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -25,9 +26,7 @@ func TestCluster(t *testing.T) {
 	cluster := testdb.Cluster(t)
 	for _, parallelism := range []int{1, 0} {
 		t.Run(fmt.Sprint("parallelism=", parallelism), func(t *testing.T) {
-			if err := cluster.Flush(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, cluster.Flush(t.Context()))
 			countertest.Run(t, func(t *testing.T) counter.Store {
 				return openTest(t,
 					Options{Settings: Settings{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism},
@@ -260,9 +259,7 @@ func TestCluster_failover(t *testing.T) {
 	}
 	f := func(how string, gone, replica *localserver.Server, away, back func() error) {
 		begun := time.Now()
-		if err := away(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, away())
 		await.True(t, "election", func() bool {
 			role, err := cluster.Do(t.Context(), replica, "ROLE")
 			return err == nil && strings.HasPrefix(role, "master")
@@ -272,15 +269,9 @@ func TestCluster_failover(t *testing.T) {
 		took := time.Since(begun)
 		t.Logf("%s: another master after %v, all keys count after %v", how, elected.Round(time.Millisecond),
 			took.Round(time.Millisecond))
-		if err := back(); err != nil {
-			t.Fatal(err)
-		}
-		if err := cluster.Await(t.Context(), "cluster_state:ok"); err != nil {
-			t.Fatal(err)
-		}
-		if err := cluster.AwaitReplica(t.Context(), gone); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, back())
+		must.Succeed(t, cluster.Await(t.Context(), "cluster_state:ok"))
+		must.Succeed(t, cluster.AwaitReplica(t.Context(), gone))
 	}
 	master, replica := cluster.Nodes[2], cluster.Nodes[5]
 	for rounds, end := 0, time.Now().Add(chaos.Time(t, 0)); rounds < 1 || time.Now().Before(end); rounds++ {
@@ -313,9 +304,7 @@ func TestCluster_failover(t *testing.T) {
 func TestCluster_partial(t *testing.T) {
 	cluster := testdb.Cluster(t)
 	for _, parallelism := range []int{1, 0} {
-		if err := cluster.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, cluster.Flush(t.Context()))
 		s := openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.URL(), Parallelism: parallelism},
 			Stall: -1}).(*Cluster)
 		tags := tagsOfNodes()

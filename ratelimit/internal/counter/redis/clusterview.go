@@ -10,26 +10,26 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// view is one node's report on the cluster.
+// view is what one node knows about the cluster: which master serves which slots.
 type view struct {
 	ranges []slotRange
-	peers  []string // addresses of all nodes
+	peers  []string // the addresses of all nodes, masters and replicas
 }
 
-// slotRange is the slots from first to last, inclusive, and their master.
+// slotRange is a range of slots, from first to last inclusive, and the address of their master.
 type slotRange struct {
 	first, last int
 	master      string
 }
 
-// askAtOnce is how many nodes are queried at the same time, so that a node that hangs does not delay the view.
+// askAtOnce is how many nodes refresh queries at the same time, so that a node that hangs does not delay it.
 const askAtOnce = 3
 
-// refresh adopts the slot table of a node that reports the cluster as healthy.
+// refresh queries nodes for the table of slots until one reports the cluster as healthy, and puts its table in force.
 func (c *Cluster) refresh(ctx context.Context) error {
 	c.mu.Lock()
 	peers := make([]string, 0, len(c.peers))
-	for i := range c.peers { // each refresh begins with another peer
+	for i := range c.peers { // each refresh begins with another node
 		peers = append(peers, c.peers[(c.turn+i)%len(c.peers)])
 	}
 	c.turn++
@@ -66,7 +66,7 @@ func (c *Cluster) refreshFrom(ctx context.Context, peers []string) error {
 	return failure
 }
 
-// ask queries one node over a connection of its own.
+// ask queries one node over a new connection.
 func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	timeout := min(c.o.Settings.Timeout, time.Second)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -79,7 +79,7 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	if err != nil {
 		return v, err
 	}
-	info, unknown := replies[0].ToString() // the user may lack the right
+	info, unknown := replies[0].ToString() // unknown is an error if the user lacks the right
 	ranges, err := replies[1].ToArray()
 	if err != nil {
 		return v, err
@@ -93,8 +93,9 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	return v, nil
 }
 
-// read reads the answer to CLUSTER SLOTS: for each range first, last, master and replicas; for each node host, port and
-// more. asked is the queried node, whose host replaces a missing host.
+// read reads the reply to CLUSTER SLOTS into v. The reply has, for each range of slots, the first and the last slot,
+// the master and its replicas; each node is a list that begins with host and port. asked is the address of the node
+// that replied, whose host is used for a node without a host.
 func (v *view) read(ranges []rueidis.RedisMessage, asked string) error {
 	for i := range ranges {
 		fields, err := ranges[i].ToArray()
@@ -111,7 +112,7 @@ func (v *view) read(ranges []rueidis.RedisMessage, asked string) error {
 			if err != nil || len(node) < 2 {
 				return errors.New("an answer to CLUSTER SLOTS with a node that makes no sense")
 			}
-			host, _ := node[0].ToString() // may be nil
+			host, _ := node[0].ToString() // nil if the node does not know it
 			port, err := node[1].AsInt64()
 			if err != nil {
 				return errors.New("an answer to CLUSTER SLOTS without a port")
@@ -128,7 +129,7 @@ func (v *view) read(ranges []rueidis.RedisMessage, asked string) error {
 	return nil
 }
 
-// apply puts a view into force. A slot without a master has no node until a view names one.
+// apply puts a view in force. A slot to which the view gives no master has no node until another view does.
 func (c *Cluster) apply(v view) {
 	table := make([]*clusterNode, slots)
 	c.mu.Lock()
@@ -142,7 +143,7 @@ func (c *Cluster) apply(v view) {
 			table[i] = n
 		}
 	}
-	if c.down { // the cluster has recovered: probe the nodes with an open breaker
+	if c.down { // the cluster has recovered, so probe at once the nodes whose breaker is open
 		for _, n := range c.nodes {
 			n.server.wakeProbe()
 		}

@@ -21,14 +21,14 @@ func (l *redisLink) send(b *batch) error {
 	}
 	err := l.exchange(b)
 	if err != nil {
-		// rueidis may still refer to the commands; they must not share our memory any longer.
+		// rueidis may still use the commands, whose memory must therefore not be reused.
 		l.numbers, l.cmds = nil, nil
 		l.close()
 	}
 	return err
 }
 
-// exchange sends a batch over the connection and reads the answers.
+// exchange sends a batch over the connection and reads the replies.
 func (l *redisLink) exchange(b *batch) (err error) {
 	defer recovered(&err)
 	l.cmds, l.numbers, l.again = l.cmds[:0], l.numbers[:0], l.again[:0]
@@ -36,7 +36,7 @@ func (l *redisLink) exchange(b *batch) (err error) {
 	for i := range b.ops {
 		l.append(b, &b.ops[i])
 	}
-	// No deadline: it would close the connection for all callers, and the hits would be counted all the same.
+	// No deadline: it would close the connection for all callers, and the server would count the hits all the same.
 	replies, err := l.client.do(l.cmds...)
 	if err == nil {
 		err = l.readAll(b, replies)
@@ -47,8 +47,8 @@ func (l *redisLink) exchange(b *batch) (err error) {
 	return err
 }
 
-// append adds the commands of one op. Arguments that are not literals point into the call or into l.numbers, which both
-// stay unchanged until the answer.
+// append appends the commands of one op. Their arguments point into the op's call or into l.numbers, and both stay
+// unchanged until the replies have arrived.
 func (l *redisLink) append(b *batch, o *op) {
 	build := l.client.B()
 	l.ask(o)
@@ -58,14 +58,15 @@ func (l *redisLink) append(b *batch, o *op) {
 	case o.kind == opMeter:
 		l.cmds = append(l.cmds, l.evalMeter(b, o))
 	case o.kind == opRefund:
-		// The script is sent as text, since later hits on the key do not wait for a second try.
+		// The script is sent as text: if it were sent by SHA-1 and had to be sent again, later hits on the key would
+		// overtake it.
 		l.cmds = append(l.cmds, build.Arbitrary("EVAL", refundScript, "1", o.key).Args(l.decimal(o.n)).Build())
 	case o.kind == opDelete:
 		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())
 	case o.n == 0:
 		l.cmds = append(l.cmds, build.Arbitrary("GET", o.key).Build())
 	default:
-		// Arbitrary without Keys, which would also compute the cluster slot.
+		// Arbitrary is used without Keys, which would needlessly compute the cluster slot.
 		if o.fresh {
 			l.cmds = append(l.cmds, build.Arbitrary("SET", o.key, "0", "EX", l.decimal(b.ttl(o)), "NX").Build())
 			l.ask(o)
@@ -74,15 +75,15 @@ func (l *redisLink) append(b *batch, o *op) {
 	}
 }
 
-// ask adds ASKING, which applies to one command, if the next command needs it.
+// ask appends ASKING, which applies to one command, if the op's next command needs it.
 func (l *redisLink) ask(o *op) {
 	if o.asking {
 		l.cmds = append(l.cmds, l.client.B().Asking().Build())
 	}
 }
 
-// call returns how to call a script: by its SHA-1 if the server has the script, otherwise by its text, which the server
-// then keeps.
+// call returns the command and the argument by which a script is called: by its SHA-1 if the server should have the
+// script, otherwise by its text, which makes the server keep the script.
 func (l *redisLink) call(b *batch, s *script) (how, script string) {
 	if !b.ordered || slices.Contains(l.given, s) {
 		return "EVALSHA", s.sha
@@ -91,17 +92,18 @@ func (l *redisLink) call(b *batch, s *script) (how, script string) {
 	return "EVAL", s.text
 }
 
-// decimal formats n in memory that lives as long as the batch.
+// decimal formats n in memory that stays unchanged as long as the batch is in use.
 func (l *redisLink) decimal(n int64) string {
 	if n < 100 {
-		return strconv.FormatInt(n, 10) // no allocation below 100
+		return strconv.FormatInt(n, 10) // does not allocate below 100
 	}
 	start := len(l.numbers)
 	l.numbers = strconv.AppendInt(l.numbers, n, 10)
 	return unsafe.String(&l.numbers[start], len(l.numbers)-start)
 }
 
-// next takes the answer to the op's next command from replies, without that to the ASKING before the command.
+// next removes the reply to the op's next command from replies and returns it. It skips the reply to an ASKING before
+// the command.
 func (o *op) next(replies *[]rueidis.RedisResult) rueidis.RedisResult {
 	at := 0
 	if o.asking {
@@ -112,7 +114,7 @@ func (o *op) next(replies *[]rueidis.RedisResult) rueidis.RedisResult {
 	return reply
 }
 
-// readAll reads the answers to all commands of a batch.
+// readAll reads the replies to all commands of a batch.
 func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 	for i := range b.ops {
 		o := &b.ops[i]
@@ -121,7 +123,8 @@ func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 			if err := set.NonRedisError(); err != nil {
 				return err
 			}
-			// The answer does not matter, except a refusal: the user may lack the right to SET.
+			// It makes no difference whether SET has set the key. But if it was refused, since the user may lack the
+			// right to SET, the key needs an EXPIRE.
 			if _, refused := rueidis.IsRedisErr(set.Error()); refused {
 				o.fresh = false
 			}
@@ -137,7 +140,8 @@ func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 	return nil
 }
 
-// read reads the answer to one command. again: the command must be sent in another form, or an EXPIRE must follow.
+// read reads the reply to the main command of an op. again means that sendAgain has to send a command for the op: in
+// another form, or an EXPIRE.
 func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, err error) {
 	if err := r.NonRedisError(); err != nil {
 		return false, err
@@ -150,8 +154,9 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 	case o.kind == opRefund:
 		o.base, err = r.AsInt64()
 	case o.kind == opDelete:
-		_, err = r.ToInt64() // how many keys were deleted
-		// DEL may have come between the SET and the INCRBY of a first hit, whose key then has no expiry.
+		_, err = r.ToInt64() // the reply is the number of keys that were deleted
+		// DEL may have come between the SET and the INCRBY of another connection. The key that INCRBY then created has
+		// no expiry.
 		again = err == nil && o.first.Algorithm == counter.FixedWindow
 	case o.n == 0:
 		if o.base, err = r.AsInt64(); rueidis.IsRedisNil(err) {
@@ -161,7 +166,7 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 		var after int64
 		after, err = r.ToInt64()
 		o.base = after - o.n
-		again = err == nil && o.base == 0 && !o.fresh // this INCRBY made the key, without an expiry
+		again = err == nil && o.base == 0 && !o.fresh // the INCRBY has created the key, which has no expiry
 	}
 	if err == nil {
 		return again, nil
@@ -183,19 +188,19 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 	return false, nil
 }
 
-// refused notes that the store answered an error.
+// refused records that the server has replied with an error.
 func (o *op) refused(text string) {
 	if text != errReplicate {
-		text, _, _ = strings.Cut(text, " ") // a code such as NOAUTH; the rest may name keys or users
+		text, _, _ = strings.Cut(text, " ") // only a code such as NOAUTH, since the rest may name keys or users
 	}
 	o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, text)
 }
 
-// sendAgain sends the commands that the answers require: an expiry for keys that lack or may lack one, scripts that the
-// server did not know, and the highest value for counters that would exceed it.
+// sendAgain sends the commands that the replies to the batch have made necessary: EXPIRE for keys that may lack an
+// expiry, scripts that the server did not have, and the highest possible value for counters that would exceed it.
 func (l *redisLink) sendAgain(b *batch) error {
 	l.cmds, l.given = l.cmds[:0], l.given[:0]
-	b.ordered = true // each script is sent as text once
+	b.ordered = true // has each script sent once as text
 	build := l.client.B()
 	for _, i := range l.again {
 		o := &b.ops[i]
@@ -205,7 +210,7 @@ func (l *redisLink) sendAgain(b *batch) error {
 		}
 		l.ask(o)
 		if o.overflowed {
-			// SETRANGE keeps the expiry, unlike SET.
+			// SETRANGE keeps the key's expiry, unlike SET.
 			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
 			l.ask(o)
 			l.cmds = append(l.cmds, build.Arbitrary("SETRANGE").Args(o.key, "0", maxTotal).Build())
@@ -224,7 +229,7 @@ func (l *redisLink) sendAgain(b *batch) error {
 			return err
 		}
 		switch {
-		case o.kind == opDelete: // the answer to EXPIRE, usually of a missing key
+		case o.kind == opDelete: // the reply to EXPIRE, usually for a key that does not exist
 		case o.kind != opCount:
 			again, err := l.read(b, o, reply)
 			if err != nil {
@@ -239,19 +244,21 @@ func (l *redisLink) sendAgain(b *batch) error {
 				o.refused(err.Error())
 			}
 			o.base = base
-			o.next(&replies) // the answer to SETRANGE
+			o.next(&replies) // skips the reply to SETRANGE
 		}
 	}
 	return nil
 }
 
-// readsClock reports whether the command is a script for sliding windows or token buckets.
+// readsClock reports whether the op is a script that uses the server's clock, for sliding windows or token buckets.
 func (o *op) readsClock() bool { return o.kind == opMeter || o.kind == opStop && o.stop.meters }
 
-// errReplicate is the error with a Redis 6 that is configured to replicate scripts as text.
+// errReplicate is the error text for a Redis 6 that is configured to replicate scripts as text, and so refuses to write
+// after a script has read the clock.
 const errReplicate = "it needs lua-replicate-commands yes"
 
-// scriptError extracts the error of the command within a script. Redis 6 wraps it in an error of the script.
+// scriptError returns the error of the command within a script that has failed. Redis 6 puts it inside an error of the
+// script.
 func scriptError(text string) string {
 	if !strings.HasPrefix(text, "ERR Error running script") {
 		return text

@@ -8,14 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -23,12 +24,8 @@ import (
 func commandCounts(t *testing.T, peer rueidis.Client) map[string]int {
 	t.Helper()
 	info, err := peer.Do(t.Context(), peer.B().Info().Section("commandstats").Build()).ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := peer.Do(t.Context(), peer.B().ConfigResetstat().Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, peer.Do(t.Context(), peer.B().ConfigResetstat().Build()).Error())
 	counts := map[string]int{}
 	for line := range strings.Lines(info) {
 		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
@@ -52,9 +49,7 @@ func TestCommands(t *testing.T) {
 		commandCounts(t, peer)
 		for _, req := range requests {
 			req.Now = now()
-			if err := s.Add(t.Context(), &req); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, s.Add(t.Context(), &req))
 		}
 		if got := commandCounts(t, peer); fmt.Sprint(got) != "map["+want+"]" {
 			t.Errorf("commands %v, want %s", got, want)
@@ -70,25 +65,19 @@ func TestCommands(t *testing.T) {
 	f("incrby:1", one(h("a", 0), h("a", 1), h("a", 0)))
 	f("", one())
 	f("decrby:1 eval:1 get:2", one(refund(h("a", 1))))
-	if err := peer.Do(t.Context(), peer.B().Flushall().Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, peer.Do(t.Context(), peer.B().Flushall().Build()).Error())
 	f("expire:1 incrby:1", one(h("a", 1)))
 	f("incrby:1", one(h("a", 1)))
 
 	// A hot key that 64 callers hit at once, while the store is held up by a batch of its own.
 	hot := func() int {
 		commandCounts(t, peer)
-		var wg sync.WaitGroup
-		for range 64 {
-			wg.Go(func() {
-				if err := s.Add(context.Background(),
-					&counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
+		await.Together(64, func(int) {
+			if err := s.Add(context.Background(),
+				&counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
+				t.Error(err)
+			}
+		})
 		counts := commandCounts(t, peer)
 		return counts["incrby"] + counts["set"]
 	}
@@ -112,9 +101,7 @@ func TestCommands_meters(t *testing.T) {
 	f := func(want string, stop counter.Stop, hits ...counter.Hit) {
 		t.Helper()
 		commandCounts(t, peer)
-		if err := s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: stop}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: stop}))
 		if got := commandCounts(t, peer); fmt.Sprint(got) != "map["+want+"]" {
 			t.Errorf("commands %v, want %s", got, want)
 		}
@@ -123,9 +110,7 @@ func TestCommands_meters(t *testing.T) {
 	b := func(key string, n, limit uint64) counter.Hit { return daily(bucket(key, n, limit, limit)) }
 	none := counter.StopNone
 	// Of scripts that the server does not know, the first is sent with its text, and what counts is not sent again.
-	if err := peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error())
 	f("eval:2 evalsha:8 get:5 incrby:1 set:6", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10),
 		b("e", 1, 10), h("f", 1))
 	f("evalsha:5 get:5 incrby:1 set:5", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10), b("e", 1, 10),
@@ -147,16 +132,12 @@ func TestCommands_meters(t *testing.T) {
 
 	hot := func() int {
 		commandCounts(t, peer)
-		var wg sync.WaitGroup
-		for range 64 {
-			wg.Go(func() {
-				req := counter.Request{Hits: []counter.Hit{b("hot", 1, 1<<20)}, Now: now()}
-				if err := s.Add(context.Background(), &req); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
+		await.Together(64, func(int) {
+			req := counter.Request{Hits: []counter.Hit{b("hot", 1, 1<<20)}, Now: now()}
+			if err := s.Add(context.Background(), &req); err != nil {
+				t.Error(err)
+			}
+		})
 		return commandCounts(t, peer)["evalsha"]
 	}
 	hot()
@@ -176,9 +157,7 @@ func TestCommands_cluster(t *testing.T) {
 	var masters []rueidis.Client
 	for _, n := range cluster.Nodes {
 		role, err := cluster.Do(t.Context(), n, "ROLE")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, err := cluster.Do(t.Context(), n, "SCRIPT", "FLUSH"); err != nil {
 			t.Fatal(err)
 		}
@@ -199,10 +178,8 @@ func TestCommands_cluster(t *testing.T) {
 	f := func(want string, stop bool, hits ...counter.Hit) {
 		t.Helper()
 		counts()
-		if err := s.Add(t.Context(),
-			&counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(stop)}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Add(t.Context(),
+			&counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(stop)}))
 		if got := counts(); fmt.Sprint(got) != "map["+want+"]" {
 			t.Errorf("commands %v, want %s", got, want)
 		}
@@ -239,9 +216,7 @@ func TestKVStoreAlloc(t *testing.T) {
 	defer cancel()
 	req := &counter.Request{Hits: []counter.Hit{h("a", 1), h("b", 1), refund(h("c", 1)), h("d", 0)}, Now: noon}
 	if n := testing.AllocsPerRun(2000, func() {
-		if err := s.Add(ctx, req); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Add(ctx, req))
 	}); n > 0 {
 		t.Errorf("%v allocations for one request, want 0", n)
 	}
@@ -255,9 +230,7 @@ func TestKVStoreAlloc_meters(t *testing.T) {
 	req := &counter.Request{Hits: []counter.Hit{sliding("a", 1, 10), bucket("b", 1, 10, 5), refund(sliding("c", 1, 10)),
 		bucket("d", 0, 10, 10), h("e", 1), sliding("a", 2, 10)}, Now: noon}
 	if n := testing.AllocsPerRun(2000, func() {
-		if err := s.Add(ctx, req); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Add(ctx, req))
 	}); n > 0 {
 		t.Errorf("%v allocations for one request, want 0", n)
 	}
@@ -286,9 +259,7 @@ func TestClusterAlloc(t *testing.T) {
 		t.Helper()
 		req := &counter.Request{Hits: hits, Now: noon}
 		if n := testing.AllocsPerRun(2000, func() {
-			if err := c.Add(ctx, req); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.Add(ctx, req))
 		}); n > 0 {
 			t.Errorf("%v allocations for one request of %d hits, want 0", n, len(hits))
 		}
@@ -310,9 +281,7 @@ func TestKVStoreAlloc_batch(t *testing.T) {
 			req.Hits = append(req.Hits, h(fmt.Sprint("alloc", i), 150))
 		}
 		n := testing.AllocsPerRun(500, func() {
-			if err := s.Add(ctx, req); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, s.Add(ctx, req))
 		})
 		t.Logf("a batch of %d: %v allocations", hits, n)
 		if n > 5 {
@@ -336,9 +305,7 @@ func TestKVStoreAlloc_script(t *testing.T) {
 				req.Hits = append(req.Hits, of(fmt.Sprint("alloc", of("").Algorithm, i)))
 			}
 			n := testing.AllocsPerRun(500, func() {
-				if err := s.Add(ctx, req); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, s.Add(ctx, req))
 			})
 			t.Logf("%d calls for a %s: %v allocations", calls, of("").Algorithm, n)
 			if n > float64(4*calls) {
@@ -356,9 +323,7 @@ func TestOrder_lostScripts(t *testing.T) {
 	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), Timeout: patience}, Stall: -1})
 	flush := func() {
 		t.Helper()
-		if err := peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error())
 	}
 	// f wants what each hit of one request answers, and what a look then finds.
 	f := func(name string, left int64, want []int64, hits ...counter.Hit) {
@@ -376,9 +341,7 @@ func TestOrder_lostScripts(t *testing.T) {
 				flush()
 			}
 			req := counter.Request{Hits: each, Now: now()}
-			if err := s.Add(t.Context(), &req); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, s.Add(t.Context(), &req))
 			var got []int64
 			for i := range req.Hits {
 				got = append(got, req.Hits[i].After)
@@ -407,9 +370,7 @@ func TestScriptLoad_forbidden(t *testing.T) {
 	for i := range 2 {
 		req := counter.Request{Now: now(), Stop: counter.StopWhen(i == 1),
 			Hits: []counter.Hit{h("fixed", 1), daily(sliding("w", 1, 10)), daily(bucket("b", 1, 10, 10))}}
-		if err := s.Add(t.Context(), &req); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Add(t.Context(), &req))
 		for _, h := range req.Hits {
 			if h.After != int64(i+1) {
 				t.Errorf("%s stands at %d, want %d", h.Key, h.After, i+1)

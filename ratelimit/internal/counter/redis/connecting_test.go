@@ -11,6 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
@@ -26,9 +27,7 @@ func TestConnectKV(t *testing.T) {
 		Start:    StartSettings{Initial: time.Millisecond, Max: 20 * time.Millisecond, MaxElapsed: time.Nanosecond},
 		Log:      slog.New(slog.NewTextHandler(&log, nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	req := counter.Request{Now: now(), Hits: []counter.Hit{h("key", 1)}}
 	if err := kv.Add(t.Context(), &req); !errors.Is(err, counter.ErrOpen) {
 		t.Errorf("Add without a server: %v, want %v", err, counter.ErrOpen)
@@ -39,12 +38,8 @@ func TestConnectKV(t *testing.T) {
 	if !kv.Open() || kv.ActiveConns() != 0 || kv.TotalConns() != 0 || kv.LocalCloses() != 0 {
 		t.Errorf("without a server: open %t, connections %d", kv.Open(), kv.ActiveConns())
 	}
-	if err := log.Await("does not answer yet", nil, nil, 10*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, log.Await("does not answer yet", nil, nil, 10*time.Second))
+	must.Succeed(t, server.Restart(t.Context()))
 	await.True(t, "a connection", func() bool { return !kv.Open() })
 	if err := kv.Add(t.Context(), &req); err != nil || req.Hits[0].After != 1 {
 		t.Errorf("total %d, %v", req.Hits[0].After, err)
@@ -71,9 +66,7 @@ func TestConnectKV_ends(t *testing.T) {
 	for kind, url := range map[string]string{Single: "127.0.0.1:1", Sentinel: "m,127.0.0.1:1",
 		InCluster: "127.0.0.1:1"} {
 		kv, err := Connect(Options{Settings: Settings{URL: url, Type: kind}, Start: StartSettings{Initial: time.Hour}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		kv.Close()
 	}
 	var log subprocess.Lines
@@ -87,13 +80,9 @@ func TestConnectKV_ends(t *testing.T) {
 func TestConnectKV_frozen(t *testing.T) {
 	t.Parallel()
 	server := testdb.Private(t, localserver.RedisOptions{})
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Stop())
 	kv, err := Connect(Options{Settings: Settings{URL: server.Addr(), Timeout: 30 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer kv.Close()
 	for range 100 { // the kernel accepts what the server does not
 		if n := kv.ActiveConns(); n != 0 || !kv.Open() {
@@ -101,8 +90,6 @@ func TestConnectKV_frozen(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if err := server.Cont(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Cont())
 	await.True(t, "a connection", func() bool { return !kv.Open() && kv.ActiveConns() > 0 })
 }

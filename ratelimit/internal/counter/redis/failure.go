@@ -11,17 +11,17 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// pinging is the value of pipeline.out during a PING.
+// pinging is the value of pipeline.out during a PING, which carries no calls.
 var pinging = []*call{}
 
-// ping checks an idle connection, so that a lost store is noticed before a request needs it.
+// ping checks an idle connection, so that a lost server is noticed before a request needs the connection.
 func (l *pipeline) ping() {
 	if err := l.check(); err != nil {
 		l.lost(err)
 	}
 }
 
-// check sends a PING.
+// check sends a PING and waits for the reply.
 func (l *pipeline) check() error {
 	l.mu.Lock()
 	l.since, l.out = l.store.clock(), pinging
@@ -36,8 +36,9 @@ func (l *pipeline) check() error {
 	return err
 }
 
-// lost notes that a connection has ended. The end alone says little about the server, which may be configured to close
-// connections: the server has failed if no new connection can be opened at once. A time-out is a failure.
+// lost handles the end of a connection. The end alone says little about the server, which may be configured to close
+// connections; so lost tries at once to open a new one, and only if that fails has the server failed. A time-out counts
+// as a failure of the server without another try.
 func (l *pipeline) lost(err error) {
 	s := l.store
 	s.forgetKeys()
@@ -50,15 +51,15 @@ func (l *pipeline) lost(err error) {
 	l.failed(err)
 }
 
-// refused notes that the server answers but cannot count at present.
+// refused handles an error reply by which the server says that it cannot count at present. code is its first word.
 func (l *pipeline) refused(code string) {
 	if code == "READONLY" || code == "MASTERDOWN" {
-		l.link.drop() // the name may lead to another server by now
+		l.link.drop() // the host name may lead to another server by now
 	}
 	l.failed(fmt.Errorf("the server answers %s", code))
 }
 
-// failed notes a failure of the server.
+// failed records a failure of the server. If the breaker opens because of it, failed answers all waiting calls.
 func (l *pipeline) failed(err error) {
 	s := l.store
 	if s.ctx.Err() != nil {
@@ -71,14 +72,14 @@ func (l *pipeline) failed(err error) {
 	}
 }
 
-// forgetKeys forgets which keys have an expiry: the server may have lost its keys.
+// forgetKeys forgets which keys have an expiry, since the server may have lost its data.
 func (s *Server) forgetKeys() {
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
 	s.seen.forget()
 }
 
-// opened answers all waiting calls after the breaker has opened.
+// opened is called when the breaker has opened. It ends all waiting calls with an error.
 func (s *Server) opened(why string) {
 	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
 	if s.breaker.Warns(time.Duration(s.clock())) {
@@ -96,9 +97,9 @@ func (s *Server) opened(why string) {
 	s.trouble()
 }
 
-// breakOff answers the callers whose batches are in the store and drops all connections: an idle one would be counted as
-// open until the next PING, which is not sent while the breaker is open. breakOff is repeated while the breaker is open,
-// since a pipeline may have been about to dial.
+// breakOff ends the calls whose batches were sent and have no replies yet, and drops all connections. Idle connections
+// are dropped too: while the breaker is open, no PINGs would be sent that show whether they are still open. The
+// watchdog repeats breakOff while the breaker is open, since a pipeline may just have been about to dial.
 func (s *Server) breakOff() {
 	defer s.settle()
 	s.mu.Lock()
@@ -113,7 +114,8 @@ func (s *Server) breakOff() {
 	}
 }
 
-// cancel answers a call whose batch is not back yet. A call that was started is completed by settle. s.mu is held.
+// cancel ends a call with an error, before its batch has replies. If the call came by Start, the next settle completes
+// it. s.mu is held.
 func (s *Server) cancel(c *call, err error) {
 	if !c.claim(canceled) {
 		return
@@ -128,7 +130,7 @@ func (s *Server) cancel(c *call, err error) {
 	c.ready <- struct{}{}
 }
 
-// settle completes the started calls that were canceled. s.mu is not held.
+// settle completes the calls from Start that were canceled. s.mu is not held.
 func (s *Server) settle() {
 	s.mu.Lock()
 	done := s.canceled
@@ -137,8 +139,8 @@ func (s *Server) settle() {
 	complete(done)
 }
 
-// relocated drops all connections, since the server has moved, and probes the new server at once if the breaker is
-// open.
+// relocated is called when the server's address has changed, such as after a failover. It drops all connections. If the
+// breaker is open, it probes the new server at once.
 func (s *Server) relocated() {
 	s.forgetKeys()
 	s.mu.Lock()
@@ -146,13 +148,13 @@ func (s *Server) relocated() {
 		l.link.drop()
 	}
 	if s.probe != nil {
-		s.probe.drop() // it probes the old server
+		s.probe.drop() // the probe's connection leads to the old server
 	}
 	s.mu.Unlock()
 	s.wakeProbe()
 }
 
-// wakeProbe makes an open breaker probe at once.
+// wakeProbe has the watchdog probe at once if the breaker is open.
 func (s *Server) wakeProbe() {
 	s.breaker.ProbeNow()
 	kick(s.wake)

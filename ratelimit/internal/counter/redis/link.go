@@ -15,55 +15,55 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// connection is one connection to a store. One goroutine uses it at a time; only drop may be called concurrently.
+// connection is one connection to a server. Only one goroutine may use it at a time, except for drop.
 type connection interface {
-	// send carries out a batch and fills in its answers. It returns an error of the connection; then it is unknown
-	// which commands were executed. A command that the store refuses has its own err.
+	// send has the server carry out a batch, and fills in the replies. An error is one of the connection; it is then
+	// unknown which commands were executed. The error of a single command that the server has refused is the op's err.
 	send(b *batch) error
-	// ping sends a PING and waits for its answer.
+	// ping sends a PING and waits for the reply.
 	ping() error
-	// drop closes the connection, so that send returns at once. The next send opens a new connection.
+	// drop closes the connection, so that a send in progress returns at once. The next send opens a new connection.
 	drop()
 	// close closes the connection for good.
 	close()
 }
 
-// redisLink is a connection to one Redis, by rueidis. The watchdog pings idle connections.
+// redisLink is the connection to a Redis, by means of rueidis. While it is idle, the watchdog has it pinged.
 type redisLink struct {
-	ctx    context.Context // of the store; its end ends dials
+	ctx    context.Context // the store's; when it ends, so does a dial in progress
 	access *access
-	where  func() link.Endpoint // returns the server; called before each dial
+	where  func() link.Endpoint // returns the server's address; called before each dial
 	role   role
 
-	client  *client // nil without a connection
+	client  *client // nil if there is no connection
 	cmds    []rueidis.Completed
-	numbers []byte    // digits of the arguments
-	again   []int     // indexes of the ops to send once more
-	given   []*script // scripts whose text is in the batch
+	numbers []byte    // the digits of arguments in cmds
+	again   []int     // the indexes of the ops for which sendAgain sends a command
+	given   []*script // the scripts that the batch has as text
 
-	mu      sync.Mutex // guards the fields below, which drop needs
+	mu      sync.Mutex // guards the fields below, which drop uses
 	conn    net.Conn
-	alive   func() bool        // reports whether conn is alive
-	cancel  context.CancelFunc // ends a dial
+	alive   func() bool        // reports whether conn is open and has no unread bytes
+	cancel  context.CancelFunc // ends a dial in progress
 	dropped bool
 }
 
-// role is what the server must be, apart from being alive.
+// role says what a server must be, in addition to being reachable.
 type role uint8
 
 const (
 	anyServer     role = iota
-	masterServer       // the master that sentinels name
+	masterServer       // the master, as sentinels have named it
 	clusterServer      // a node that reports its cluster as healthy
 )
 
-// script is a Lua script and its SHA-1.
+// script is a Lua script and its SHA-1, by which it can be called.
 type script struct{ text, sha string }
 
-// connect opens a connection if there is none. Its error wraps errUnsent: nothing was sent.
+// connect opens a connection if there is none. Its error wraps errUnsent, since nothing was sent.
 func (l *redisLink) connect() error {
 	l.mu.Lock()
-	// The server may have closed the connection, or sent something unrequested, which would be taken for the next
+	// The server may have closed the connection, or sent bytes that were not requested and would be taken for the next
 	// reply.
 	gone := l.dropped || l.client != nil && !l.alive()
 	l.mu.Unlock()
@@ -88,8 +88,8 @@ func (l *redisLink) connect() error {
 	return nil
 }
 
-// load gives the server the scripts, so that batches need not contain their texts. A server that forbids SCRIPT LOAD
-// gets the texts in batches, as does a server that has lost the scripts.
+// load sends the scripts to the server, so that batches need not have their texts. If the server forbids SCRIPT LOAD,
+// or loses the scripts later, batches have the texts.
 func (l *redisLink) load(c *client) error {
 	build := c.B()
 	cmds := make([]rueidis.Completed, 0, 6)
@@ -103,7 +103,7 @@ func (l *redisLink) load(c *client) error {
 	return err
 }
 
-// scripts returns the scripts that batches call by SHA-1.
+// scripts returns the scripts that batches call by their SHA-1.
 func (l *redisLink) scripts() []*script {
 	clock := l.access.clock
 	all := []*script{stopLua, slidingScript.pick(clock), bucketScript.pick(clock), stopMetersScript.pick(clock)}
@@ -113,13 +113,13 @@ func (l *redisLink) scripts() []*script {
 	return all
 }
 
-// close closes the connection. connect opens a new one.
+// close closes the connection. A later connect opens a new one.
 func (l *redisLink) close() {
 	l.drop()
 	l.client = nil
 }
 
-// dial opens the connection; rueidis calls it.
+// dial opens the connection, and is called by rueidis.
 func (l *redisLink) dial(context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
@@ -134,7 +134,7 @@ func (l *redisLink) dial(context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if l.dropped {
-		conn.Close() // it may lead to a former address of the server
+		conn.Close() // dropped meanwhile: it may lead to a former address of the server
 		return nil, net.ErrClosed
 	}
 	l.conn, l.alive = conn, link.Aliveness(conn)
@@ -189,7 +189,8 @@ func (l *redisLink) ping() (err error) {
 	return l.role.check(replies[len(replies)-1])
 }
 
-// check returns what is wrong with a server that answers. A server that forbids the query is accepted.
+// check returns what is wrong with a server that replies, but not in its role. r is the reply to the role's query; a
+// server that has refused the query is accepted.
 func (as role) check(r rueidis.RedisResult) error {
 	switch as {
 	case masterServer:
@@ -207,39 +208,40 @@ func (as role) check(r rueidis.RedisResult) error {
 }
 
 const (
-	// skewEvery is how often a server's clock is read.
+	// skewEvery is how often the server's clock is read.
 	skewEvery = 10 * time.Second
-	// skewSlowest is the longest that a reading may take: its error is up to half of that.
+	// skewSlowest is how long reading the clock may take at most. The result can be wrong by half of that time.
 	skewSlowest = 100 * time.Millisecond
-	// skewWarns is the difference from which a warning is logged.
+	// skewWarns is the difference between the clocks above which a warning is logged.
 	skewWarns = 200 * time.Millisecond
 )
 
-// skew compares this machine's clock, which decides fixed windows, with a server's, on connections that are pinged. It
-// needs no right: after a server has refused TIME, skew does not send it again.
+// skew compares this machine's clock, by which fixed windows begin and end, with a server's. It sends TIME together
+// with PINGs. The user need not have the right to TIME: after a server has refused it, skew does not send it again.
 type skew struct {
-	report func(server string, offset time.Duration) // as Options.Skew
+	report func(server string, offset time.Duration) // see Options.Skew
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	last    time.Time // when a server's clock was last read
+	last    time.Time // when the server's clock was last read
 	warned  time.Time
 	refused bool
 }
 
-// due reports whether the clock is to be read now.
+// due reports whether the server's clock is to be read now.
 func (s *skew) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.report != nil && !s.refused && (s.last.IsZero() || time.Since(s.last) >= skewEvery)
 }
 
-// ahead returns how far a machine's time is ahead of an answer to TIME: seconds and microseconds.
+// ahead returns by how much this machine's time at is ahead of a server's reply to TIME, which is seconds and
+// microseconds.
 func ahead(at time.Time, there []int64) time.Duration {
 	return at.Round(0).Sub(time.Unix(there[0], there[1]*1000))
 }
 
-// take takes the answer to a TIME that was sent at sent.
+// take handles the reply r of a server to a TIME that was sent at the time sent.
 func (s *skew) take(server string, r rueidis.RedisResult, sent time.Time) {
 	took := time.Since(sent)
 	s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -28,16 +29,12 @@ func TestMeters(t *testing.T) {
 	})
 	set := testdb.Sentinels(t)
 	f("sentinel", func(t *testing.T, clock func() int64) counter.Store {
-		if err := set.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, set.Flush(t.Context()))
 		return openTest(t, Options{Settings: Settings{Type: Sentinel, URL: set.URL()}, Stall: -1, Clock: clock})
 	})
 	cluster := testdb.Cluster(t)
 	f("cluster", func(t *testing.T, clock func() int64) counter.Store {
-		if err := cluster.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, cluster.Flush(t.Context()))
 		return openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.URL()}, Stall: -1, Clock: clock})
 	})
 }

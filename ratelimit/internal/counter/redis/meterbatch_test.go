@@ -16,6 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -31,9 +32,7 @@ func daily(h counter.Hit) counter.Hit { h.Window = 86400; return h }
 func newSecondStore(t *testing.T, o Options) *Server {
 	t.Helper()
 	s, err := NewServer(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -110,9 +109,7 @@ func TestMeters_coalesced(t *testing.T) {
 					h.Key = append([]byte("alone "), h.Key...)
 					alone[i].Hits = append(alone[i].Hits, h)
 				}
-				if err := s.Add(t.Context(), &alone[i]); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, s.Add(t.Context(), &alone[i]))
 			}
 			for i := range requests {
 				c := newCall()
@@ -125,9 +122,7 @@ func TestMeters_coalesced(t *testing.T) {
 				}
 			}
 			if r.IntN(3) == 0 { // the server forgets the scripts
-				if err := peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error())
 			}
 			b.build(&s.seen, 0, func(*call) {})
 			scripts := 0
@@ -139,9 +134,7 @@ func TestMeters_coalesced(t *testing.T) {
 			if scripts != len(keys) {
 				t.Fatalf("%d scripts for %d keys", scripts, len(keys))
 			}
-			if err := via.send(b); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, via.send(b))
 			b.replay()
 			for i, c := range b.calls {
 				if b.settle(c); c.err != nil {
@@ -153,9 +146,7 @@ func TestMeters_coalesced(t *testing.T) {
 					h.After, h.Refused, h.State = 0, false, counter.State{}
 					serial.Hits = append(serial.Hits, h)
 				}
-				if err := model.Add(t.Context(), &serial); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, model.Add(t.Context(), &serial))
 				for j := range serial.Hits {
 					got, want := requests[i].Hits[j], serial.Hits[j]
 					if answer(&got) != answer(&want) || got.Wait(&got.State, 1) != want.Wait(&want.State, 1) || got.TimeToEmpty(&got.State) != want.TimeToEmpty(&want.State) {
@@ -254,9 +245,7 @@ func TestMeters_scriptFlush(t *testing.T) {
 	between("passed a token bucket", passed[1].Load(), perKey)
 	for i, h := range []counter.Hit{daily(sliding("wide", 0, 1e6)), daily(bucket("deep", 0, 1e6, 1e6))} {
 		peek := func() error { return stores[0].Peek(t.Context(), &h) }
-		if err := peek(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, peek())
 		between("passed "+string(h.Key), passed[2+i].Load(), 16*50)
 		if h.Algorithm == counter.SlidingWindow { // a bucket of a million a day gets a dozen back each second
 			between(string(h.Key), h.After, 16*50)
@@ -282,9 +271,7 @@ func TestMeters_ttl(t *testing.T) {
 	}
 	do := func(stop counter.Stop, hits ...counter.Hit) []counter.Hit {
 		t.Helper()
-		if err := s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: stop}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: stop}))
 		return hits
 	}
 	for i, stop := range []counter.Stop{counter.StopNone, counter.StopAll, counter.StopEach} {
@@ -365,11 +352,9 @@ func TestMeters_outOfMemory(t *testing.T) {
 	peer := redisClient(t, server.Addr(), 0)
 	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr()}, Stall: -1})
 	set := func(to string) {
-		if err := peer.Do(
+		must.Succeed(t, peer.Do(
 			t.Context(), peer.B().ConfigSet().ParameterValue().ParameterValue("maxmemory",
-				to).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+				to).Build()).Error())
 	}
 	f := func(want string, h counter.Hit) {
 		t.Helper()
@@ -412,11 +397,9 @@ func TestMeters_acl(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, server.Addr(), 0)
 	user := func(name string, rights ...string) *Server {
-		if err := peer.Do(
+		must.Succeed(t, peer.Do(
 			t.Context(), peer.B().Arbitrary("ACL", "SETUSER", name, "on", ">pw", "~*", "-@all").Args(rights...).
-				Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+				Build()).Error())
 		return newSecondStore(t, Options{Settings: Settings{URL: server.Addr(), Auth: name + ":pw"}, Stall: -1})
 	}
 	all := []string{"+ping", "+incrby", "+expire", "+set", "+get", "+eval", "+evalsha", "+time", "+del"}

@@ -13,37 +13,38 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// meterOp has what only an opMeter needs: one call of a script for the hits on a sliding window or a token bucket.
-// Later batches reuse it.
+// meterOp has the fields that only an op of kind opMeter needs: for one call of a script, with the hits on one sliding
+// window or token bucket. Its memory is reused by later batches.
 type meterOp struct {
 	meter  counter.Meter
 	jitter int64 // in ms
 	runs   []meterRun
-	// state is the counter at the instant of the answer, before the next hit that replay judges.
+	// state is the counter's state at the server's time. replay begins with the state before the script, and advances
+	// it by each hit.
 	state counter.State
 }
 
-// meterRun is a run of equal hits, or of equal refunds.
+// meterRun is a run of equal hits, or of equal refunds, as the script takes it.
 type meterRun struct {
 	count int64
 	kind  string
-	x, y  int64 // two numbers for the script, depending on kind
+	x, y  int64 // two numbers, whose meaning depends on kind: see slidingLua and bucketLua
 }
 
-// Kinds of runs.
+// The kinds of runs, as the scripts name them: hits, refunds (given back), and undone hits.
 const (
 	runHits   = "h"
 	runRefund = "g"
 	runUndo   = "u"
 )
 
-// maxRefund is the most that one refund gives back: more than a window ever has.
+// maxRefund is the most that one refund gives back. It is more than a counter can have.
 const maxRefund = 1 << 32
 
 func (h *callHit) isMeter() bool { return h.Algorithm != counter.FixedWindow }
 
-// addMeter adds a hit on a sliding window or a token bucket to the call of its key's script. Hits with another meter
-// get a later call of their own.
+// addMeter adds a hit on a sliding window or a token bucket to the op of its key. A hit whose limit has other numbers
+// than the op's needs another op.
 func (b *batch) addMeter(c *call, h *callHit) {
 	key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
@@ -59,8 +60,8 @@ func (b *batch) addMeter(c *call, h *callHit) {
 	b.meters[o.meter].add(h)
 }
 
-// takes reports whether the command can include hits with the given meter. On a sliding window each run has its own
-// limit.
+// takes reports whether the op can include hits with the numbers in meter. For a sliding window, each run has a limit
+// of its own.
 func (b *batch) takes(o *op, meter counter.Meter) bool {
 	if o.kind != opMeter {
 		return false
@@ -72,7 +73,7 @@ func (b *batch) takes(o *op, meter counter.Meter) bool {
 	return of == meter
 }
 
-// newMeterOp returns the index of one more meterOp, which reuses the memory of a former one.
+// newMeterOp adds a meterOp to the batch, in memory of an earlier batch if possible, and returns its index.
 func (b *batch) newMeterOp(meter counter.Meter) int32 {
 	if len(b.meters) < cap(b.meters) {
 		b.meters = b.meters[:len(b.meters)+1]
@@ -85,8 +86,9 @@ func (b *batch) newMeterOp(meter counter.Meter) int32 {
 	return int32(len(b.meters) - 1)
 }
 
-// jitterOf returns a random time that a sliding window's key lives longer than its window, in ms:
-// docs/windows.md#jitter. Keys of token buckets expire at different times anyway.
+// jitterOf returns a random time in ms by which the key of a sliding window lives longer than its window:
+// docs/windows.md#jitter. most is the setting JitterMax, in seconds. Keys of token buckets need no jitter, since they
+// expire at different times anyway.
 func jitterOf(m counter.Meter, most int64) int64 {
 	if j := min(most, m.Window/10); j > 0 && m.Algorithm == counter.SlidingWindow {
 		return rand.Int64N(j * 1000)
@@ -94,14 +96,14 @@ func jitterOf(m counter.Meter, most int64) int64 {
 	return 0
 }
 
-// add appends a hit for the script, except hits that change nothing: looks, and hits that can never pass.
+// add adds a hit to the runs. It leaves out looks and hits that can never pass, since they change nothing.
 func (m *meterOp) add(h *callHit) {
 	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.Limit)}
 	most := h.Capacity()
 	switch {
 	case h.n == 0 && !h.BringDown:
 		return
-	case h.n == 0: // a run of no hits
+	case h.n == 0: // a run of 0 hits: the script only corrects a state that is ahead of its clock
 		run.count, run.x = 0, 1
 	case h.Refund:
 		run.kind, run.x, run.y = runRefund, min(h.n, maxRefund), 0
@@ -129,7 +131,8 @@ func (m *meterOp) add(h *callHit) {
 	m.runs = append(m.runs, run)
 }
 
-// pick returns the script, or the variant that takes the instant as an argument.
+// pick returns the script or, if there is a clock that replaces the server's, the variant that takes the time as an
+// argument.
 func (s meterScript) pick(clock func() int64) *script {
 	if clock != nil {
 		return s.timed
@@ -137,7 +140,7 @@ func (s meterScript) pick(clock func() int64) *script {
 	return s.script
 }
 
-// evalMeter returns the call of the script.
+// evalMeter returns the command that calls the op's script.
 func (l *redisLink) evalMeter(b *batch, o *op) rueidis.Completed {
 	m, s := &b.meters[o.meter], slidingScript
 	if m.meter.Algorithm == counter.TokenBucket {
@@ -160,10 +163,10 @@ func (l *redisLink) evalMeter(b *batch, o *op) rueidis.Completed {
 	return c.Build()
 }
 
-// errNonsense is the error of an answer that none of our scripts gives.
+// errNonsense is the error for a reply that none of the store's scripts gives.
 var errNonsense = fmt.Errorf("%w: a script answered nonsense", counter.ErrUnavailable)
 
-// read reads the answer: the instant, and the counter before the runs.
+// read reads the reply of the script: the server's time, and the counter's state before the runs.
 func (m *meterOp) read(r rueidis.RedisResult) error {
 	fields, err := r.ToArray()
 	if err != nil {
@@ -186,7 +189,7 @@ func (m *meterOp) read(r rueidis.RedisResult) error {
 	return err
 }
 
-// stateOf makes a state of the numbers that a script returns.
+// stateOf returns the state that a script has returned as numbers; now is the server's time in µs.
 func stateOf(a counter.Algorithm, now int64, n []int64) (s counter.State, err error) {
 	for i, v := range n {
 		if v < 0 || i > 0 && v > math.MaxUint32 {
@@ -204,8 +207,9 @@ func stateOf(a counter.Algorithm, now int64, n []int64) (s counter.State, err er
 	return s, nil
 }
 
-// replay works out the outcome of each hit on a sliding window or a token bucket, in the order of the batch. Hits of
-// callers that have left count too.
+// replay works out the answer to each hit on a sliding window or a token bucket, from the state before the script and
+// in the order in which the script counted the hits. Hits whose callers have stopped waiting are replayed too, since
+// the script has counted them.
 func (b *batch) replay() {
 	for _, c := range b.calls {
 		if c.stop == counter.StopAll {
@@ -225,8 +229,8 @@ func (b *batch) replay() {
 	}
 }
 
-// meterStopArgs returns ARGV of the script for a request under counter.StopAll that has sliding windows or token
-// buckets.
+// meterStopArgs returns the arguments (ARGV) of stopMetersLua, the stop script for requests that have sliding windows
+// or token buckets.
 func (o *op) meterStopArgs(jitter int64) []string {
 	decimal := func(n int64) string { return strconv.FormatInt(n, 10) }
 	args := make([]string, 0, 9*len(o.stop.hits)+1)
@@ -258,7 +262,7 @@ func (o *op) meterStopArgs(jitter int64) []string {
 	return args
 }
 
-// parseState parses a state as a script formats it.
+// parseState parses a state that a stop script has returned as text; now is the server's time in µs.
 func parseState(a counter.Algorithm, now int64, text string) (s counter.State, err error) {
 	var n [3]int64
 	want := 3

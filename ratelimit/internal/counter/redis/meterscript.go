@@ -2,16 +2,18 @@ package redis
 
 import "strings"
 
-// Scripts decide sliding windows and token buckets, one call for each key and batch. They read the server's clock, so
-// that all processes judge a counter by one clock, in the order in which the server executes.
+// The scripts below decide hits on sliding windows and token buckets. A batch calls a script once for each key. The
+// scripts read the server's clock, so that all processes judge a counter by the same clock, in the order in which the
+// server executes the scripts.
 //
-// ARGV holds the counter's numbers and then four values for each run of equal hits: how many, of which kind, and two
-// numbers that depend on the kind. The answer is the instant and the counter before the runs, from which replay works out the
-// outcome of each hit with the same integers. All numbers are below 2^53, so that Lua's doubles are exact; '..' and
-// tostring would keep only 14 digits. A key is written with its expiry, and only if a run changed the counter or a hit
-// found the counter ahead of the clock, which can go back.
+// ARGV has the counter's numbers, and then four values for each run of equal hits: how many hits, their kind, and two
+// numbers that depend on the kind. The reply has the server's time and the counter before the runs; from these, replay
+// works out the outcome of each hit with the same integers. All numbers are below 2^53, so that Lua's floating-point
+// numbers are exact. They are formatted by string.format, since '..' and tostring would keep only 14 digits. A key is
+// written together with its expiry, and only if a run has changed the counter, or if a hit has found it ahead of the
+// clock, which may have been set back.
 
-// timeLua reads the server's clock.
+// timeLua reads the server's clock into now, in µs.
 const timeLua = `
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]`
@@ -20,11 +22,12 @@ local now = time[1] * 1000000 + time[2]`
 const instantLua = `
 local now = table.remove(ARGV) + 0`
 
-// The arithmetic of both algorithms, in pieces from which the scripts are put together. Each piece uses the locals that
-// its comment names; k is the key and now the instant. future says that a state was ahead of the clock.
+// The constants below are pieces of scripts, which contain the arithmetic of both algorithms. The comment of each piece
+// names the Lua locals that it uses or sets. In all of them, k is the key and now is the time in µs; future says that
+// the stored state was ahead of now.
 
-// readSlidingLua reads window i, w seconds long: it has c hits, the window before it has p hits, and these p count s at
-// present.
+// readSlidingLua reads a sliding window whose length is w seconds. It sets i, the number of the present window; c, its
+// hits; p, the hits of the window before; and s, how many of those p hits still count.
 const readSlidingLua = `
 local size = w * 1000000
 local i, c, p, future = math.floor(now / size), 0, 0, false
@@ -42,7 +45,7 @@ if v then
 end
 local s = math.ceil(p * left / 1000000)`
 
-// writeSlidingLua writes the window. It also uses jitter, in ms.
+// writeSlidingLua writes the sliding window. It also uses jitter, in ms, which is added to the expiry.
 const writeSlidingLua = `
 if c == 0 and p == 0 then
   redis.call('DEL', k)
@@ -51,8 +54,8 @@ else
     'PX', string.format('%.0f', math.ceil((2 * size - e) / 1000) + jitter))
 end`
 
-// readBucketLua reads when a bucket is full again: a, in µs, and r parts of a µs. It takes parts, how many make a µs,
-// and fa and fr, when an empty bucket is full.
+// readBucketLua reads when a token bucket will be full again: at a, in µs, plus the fraction r. Fractions are in units
+// of 1/parts µs. fa and fr are the time, in the same form, at which a bucket that is empty now would be full.
 const readBucketLua = `
 local a, r, future, v = 0, 0, false, redis.call('GET', k)
 if v then
@@ -62,12 +65,13 @@ if v then
   if a > fa or (a == fa and r > fr) then a, r, future = fa, fr, true end
 end`
 
-// admitLua sets na and nr: when the bucket is full again after a hit that takes q µs and t parts.
+// admitLua sets na and nr: when the bucket will be full again after a hit that takes q µs plus the fraction t.
 const admitLua = `
 local na, nr = a + q, r + t
 if nr >= parts then na, nr = na + 1, nr - parts end`
 
-// tooFullLua: the hit does not pass. fullLua: the bucket is full, so there is nothing to give back.
+// tooFullLua is the condition that the hit does not pass, since the bucket would be more than empty. fullLua is the
+// condition that the bucket is full, so that there is nothing to give back.
 const (
 	tooFullLua = `na > fa or (na == fa and nr > fr)`
 	fullLua    = `a < now or (a == now and r == 0)`
@@ -86,8 +90,9 @@ else
     'PX', string.format('%.0f', math.ceil((a + 1 - now) / 1000)))
 end`
 
-// slidingLua decides a sliding window. ARGV[1] is the window in seconds, ARGV[2] the jitter in ms. Kinds of runs: h
-// hits (n, limit), g gives hits back (n, 0), u undoes hits (n, the window in which they were counted).
+// slidingLua decides the hits of a batch on one sliding window. ARGV[1] is the length of the window in seconds, ARGV[2]
+// the jitter in ms. There are three kinds of runs, each with two numbers: h adds hits (n, limit), g gives hits back (n,
+// 0), and u undoes hits (n, the window in which they were counted).
 const slidingLua = `
 local k, w, jitter = KEYS[1], ARGV[1] + 0, ARGV[2]` + readSlidingLua + `
 local c0, p0, write = c, p, false
@@ -110,9 +115,9 @@ if write then` + writeSlidingLua + `
 end
 return {now, i, c0, p0}`
 
-// bucketLua decides a token bucket. ARGV[1] and ARGV[2] are how long an empty bucket takes to fill: whole µs, and parts
-// of a µs, of which ARGV[3] make a µs. Kinds of runs: h hits, g or u to give back, each with the time that the hits
-// take.
+// bucketLua decides the hits of a batch on one token bucket. ARGV[1] and ARGV[2] are how long an empty bucket takes to
+// fill, in µs and as a fraction in units of 1/ARGV[3] µs. There are three kinds of runs, each with the time that one
+// hit takes as its two numbers: h adds hits; g and u give hits back.
 const bucketLua = `
 local k, fa, fr, parts = KEYS[1], now + ARGV[1], ARGV[2] + 0, ARGV[3] + 0` + readBucketLua + `
 local a0, r0, write = a, r, false
@@ -135,16 +140,18 @@ if write or a ~= a0 or r ~= r0 then` + writeBucketLua + `
 end
 return {now, a0, r0}`
 
-// stopMetersLua is the stop script for requests with sliding windows or token buckets. ARGV holds eight for each key:
-// the algorithm (f, r, b), the kind (a hit, a shadow hit, a refund), and six numbers:
+// stopMetersLua is the stop script for requests that have sliding windows or token buckets. ARGV has eight values for
+// each key: the algorithm (f fixed window, r sliding window, b token bucket), the kind (hit, shadow, refund), and six
+// numbers:
 //
 //	f  hits, limit, time to live
 //	r  hits, limit, window in seconds, jitter in ms
 //	b  time that the hits take (two numbers), limit, time in which an empty bucket fills (two numbers),
 //	   and 0: a look, 1: hits, 2: more hits than the bucket is large
 //
-// The script first judges all hits in memory, and then writes all counters or none. Only a counter ahead of the clock
-// is brought down in any case. The script returns whether it wrote nothing, the instant, and the counters before it.
+// The script first judges all hits in memory, and then writes either all counters or none. Only a counter that is ahead
+// of the clock is corrected in any case. The reply says whether nothing was written, and has the server's time and the
+// counters before the script.
 const stopMetersLua = `
 local ms, over, held = {}, {}, 0
 local function sliding(m, k, w, jitter)` + readSlidingLua + `
@@ -225,14 +232,15 @@ for i, k in ipairs(KEYS) do
     m.bring, m.changed = false, false
   elseif held == 0 and not over[i] and n ~= '0' then` + writeFixedLua
 
-// stopMetersClusterLua does the same for keys in several slots of one node, as stopClusterScript does.
+// stopMetersClusterLua is stopMetersLua for keys in several slots of one cluster node; stopClusterScript says how it
+// gets them.
 const stopMetersClusterLua = `
 local KEYS = {KEYS[1]}
 for i = #ARGV - (#ARGV - 8) / 9 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + stopMetersLua
 
-// meterScript is a script in two variants: script reads the server's clock, timed takes the instant as its last
-// argument. The server drops keys by its own clock, which runs on while such an instant stands still; so keys of timed
-// live an hour longer.
+// meterScript is a script in two variants: script reads the server's clock; timed, for tests, takes the time as its
+// last argument. The server drops keys by its own clock, which goes on while the time of a test stands still. So timed
+// lets keys live an hour longer.
 type meterScript struct{ script, timed *script }
 
 func newMeterScript(shebang, body string) meterScript {

@@ -1,18 +1,18 @@
 package redis
 
-// opIndex finds the command for a key within a batch. It is a hash table with open addressing, at most half full, and
-// as large as the batch needs, since each batch clears it.
+// opIndex finds the op of a key within a batch. It is a hash table with open addressing, at most half full. It is as
+// small as the batch allows, since it is cleared for each batch.
 type opIndex struct {
 	places []indexEntry
-	shift  int // of a hash, to get the preferred place of its entry
+	shift  int // how far to shift a hash right to get the place that its entry prefers
 }
 
 type indexEntry struct {
-	op  int32  // the command's number plus 1; 0: a free place
-	tag uint32 // the low half of the hash
+	op  int32  // the index of the op, plus 1; 0: the place is free
+	tag uint32 // the lower half of the key's hash
 }
 
-// reset empties the index and makes room for the given number of keys.
+// reset empties the index, and makes room for so many keys.
 func (x *opIndex) reset(keys int) {
 	size := 4
 	x.shift = 64 - 2
@@ -27,7 +27,8 @@ func (x *opIndex) reset(keys int) {
 	clear(x.places)
 }
 
-// find returns where the number of the key's command is kept: 0 if the key is new, in which case the caller sets it.
+// find returns the place that holds the index of a key's op, plus 1. If the key is new, the place holds 0, and the
+// caller has to set it. same reports whether an op has the key, since different keys can have the same hash.
 func (x *opIndex) find(hash uint64, same func(op int32) bool) *int32 {
 	tag := uint32(hash)
 	for i := hash >> x.shift; ; i++ {

@@ -15,27 +15,28 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Types of Options.
+// Values of Settings.Type.
 const (
 	Single    = "single"
 	Sentinel  = "sentinel"
 	InCluster = "cluster"
 )
 
-// OnEmpty is KVSTORE_POOL_ON_EMPTY_BEHAVIOR: what happens to hits while KVSTORE_POOL_SIZE batches
-// are in the store and ON_EMPTY_WAIT_DURATION has passed.
+// OnEmpty is KVSTORE_POOL_ON_EMPTY_BEHAVIOR: what happens to hits that have waited for ON_EMPTY_WAIT_DURATION, because
+// KVSTORE_POOL_SIZE batches were sent and have no replies yet.
 type OnEmpty string
 
 const (
-	// Create sends on an overflow connection, at most PoolSize of them; beyond that as Wait. It is the default.
+	// Create sends them over an additional connection, of which there are at most PoolSize; if these are in use too,
+	// the hits wait as with Wait. It is the default.
 	Create OnEmpty = "CREATE"
-	// Refuse answers ErrBusy.
+	// Refuse answers them with ErrBusy.
 	Refuse OnEmpty = "ERROR"
-	// Wait holds the hits until the caller's deadline or the time-out.
+	// Wait lets them wait until the caller's deadline or the store's time-out.
 	Wait OnEmpty = "WAIT"
 )
 
-// Settings are those of one store. A 0 means the default, but for PipelineWindow and Parallelism.
+// Settings are the settings of one store. A 0 means the default, except for PipelineWindow and Parallelism.
 type Settings struct {
 	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS).
 	// sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
@@ -46,56 +47,58 @@ type Settings struct {
 	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
 	// password or user:password; wins over credentials in the URL. _AUTH_FILE reads it from a file.
 	Auth string `env:"AUTH" secret:"true"`
-	// password or user:password of the sentinels, which KVSTORE_AUTH is not for.
-	// _SENTINEL_AUTH_FILE reads it from a file.
+	// password or user:password of the sentinels, for which KVSTORE_AUTH is not used. _SENTINEL_AUTH_FILE reads it from
+	// a file.
 	SentinelAuth string `env:"SENTINEL_AUTH" secret:"true"`
-	// Batches that may be in the store, or in one node of a cluster, at once, each on a connection of its own. A
-	// further one is used only when the others are busy.
+	// How many batches may be in the store (of a cluster: in one node) at once, each on a connection of its own.
+	// Another connection is used only when the others are busy.
 	PoolSize int `env:"POOL_SIZE" envDefault:"10" min:"1"`
-	// Bounds connecting, writing, reading, and calls without a deadline.
+	// Longest time for connecting, writing, reading, and for calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"10s" min:"1ms"`
-	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way
-	// goes together in the next. At most 1s, and shorter than TIMEOUT.
+	// How long the first hits of a batch wait for others; 0: not at all, though hits that arrive while a batch is under
+	// way go together in the next. At most 1s, and shorter than TIMEOUT.
 	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s" max:"1s"`
 	// Cluster only: how many nodes one request queries at the same time. 1: one after another; 0: all, as far as
 	// POOL_SIZE goes; n: at most n.
 	Parallelism int `env:"CLUSTER_PIPELINE_PARALLELISM" envDefault:"1" min:"0"`
 }
 
-// StartSettings bound the tries to reach a store at start. A 0 means the default.
+// StartSettings bound the attempts to reach a store at start. A 0 means the default.
 type StartSettings struct {
-	// First pause between tries to reach the store at start; it doubles.
+	// First pause between attempts to reach the store at start; it doubles.
 	Initial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
-	// Longest such pause.
+	// Longest pause between attempts to reach the store at start.
 	Max time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
-	// Exit after this; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
+	// Exit if the store is not reached in this time at start; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
 	MaxElapsed time.Duration `env:"KVSTORE_STARTUP_MAX_ELAPSED_TIME" envDefault:"0s" min:"0s"`
 }
 
-// Options configures NewServer. Zero values mean the defaults given, where there is one.
+// Options configures NewServer. A zero value means the default that the field's comment gives, if it gives one.
 type Options struct {
 	Settings Settings
 	Start    StartSettings
-	// TLS makes the config for the host that is dialled, a name or an address; nil: no TLS. It is called for each
-	// connection, so that certificates may change. rediss:// in Settings.URL needs it.
+	// TLS makes the TLS config for the host that is dialed, which is a name or an address; nil: no TLS. It is called
+	// for each connection, so that certificates may change. Settings.URL with rediss:// requires it.
 	TLS func(host string) *tls.Config
-	// OnEmpty applies when all connections are in use and OnEmptyWait (1 s) has passed.
+	// OnEmpty says what happens to hits after OnEmptyWait (default 1 s) if all connections are in use.
 	OnEmpty     OnEmpty
 	OnEmptyWait time.Duration
-	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS; 0 or negative: no jitter. A tenth of the window bounds it too.
+	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: up to so many seconds, chosen at random and at most a tenth of the
+	// window, are added to a key's time to live. 0 or negative: none.
 	JitterMax int64
-	// Stall is STORE_STALL: the age of a batch at which the store counts as dead (250 ms); negative: never.
+	// Stall is STORE_STALL: the age at which a batch without replies opens the breaker (default 250 ms); negative:
+	// never.
 	Stall time.Duration
-	// Clock replaces the server's clock for sliding windows and token buckets, in µs since the Unix epoch. It is for
-	// tests, which compare answers at chosen instants; nil: the server's clock, which all processes share.
+	// Clock replaces the server's clock for sliding windows and token buckets; it returns µs since the Unix epoch. It
+	// is for tests, which compare answers at chosen times. nil: the server's clock is used, which all processes share.
 	Clock func() int64
-	// Skew is called every ten seconds with the offset by which this machine's clock is ahead of a server's; nil: no
-	// server's clock is read.
+	// Skew is called every ten seconds with the time by which this machine's clock is ahead of a server's; nil: the
+	// server's clock is not read.
 	Skew func(server string, offset time.Duration)
-	// Log gets a line when the store is lost or found, never with credentials. May be nil.
+	// Log gets a line when the store is lost or answers again, without credentials. It may be nil.
 	Log *slog.Logger
 
-	pool *link.PoolStats // counts the connections to servers, of all nodes
+	pool *link.PoolStats // counts the connections to all servers of the store
 }
 
 func (o Options) withDefaults() Options {
@@ -111,29 +114,29 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// target is the store's address and credentials.
+// target is the address and the credentials of a store, as the settings have them.
 type target struct {
 	at             link.Endpoint
 	user, password string
 	db             int
-	master         string   // the master's name, for type sentinel
+	master         string   // the name of the master, for the type sentinel
 	addrs          []string // host:port of the sentinels, or of the cluster's nodes
 }
 
-// access returns how to open connections to a store's servers.
+// access returns how to open connections to the servers of a store. stats counts the connections; it may be nil.
 func (o Options) access(t target, timeout time.Duration, stats *link.PoolStats) *access {
 	return &access{dialer: link.Dialer{TLS: o.TLS, Timeout: timeout, Stats: stats}, user: t.user, password: t.password,
 		db: t.db, clock: o.Clock}
 }
 
-// Check returns what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
+// Check returns an error if URL, SocketType, Type or Auth are not valid. The error contains no credentials.
 func (s Settings) Check() error {
 	_, err := s.target()
 	return err
 }
 
-// target parses URL, SocketType and Auth. Its errors name the settings and contain no credentials: an unreadable part
-// of the URL may be one.
+// target parses URL, SocketType, Type and Auth. Its errors name the setting but do not show a value that may contain
+// credentials, such as a part of the URL that cannot be parsed.
 func (s Settings) target() (t target, err error) {
 	switch socket := strings.ToLower(s.SocketType); {
 	case socket != "" && socket != "tcp" && socket != "unix":
@@ -167,19 +170,19 @@ func (s Settings) target() (t target, err error) {
 	return t, err
 }
 
-// credentials splits password or user:password.
+// credentials splits a text of the form password or user:password.
 func credentials(auth string) (user, password string) {
 	colon := strings.IndexByte(auth, ':')
 	return auth[:max(0, colon)], auth[colon+1:]
 }
 
-// several reports whether the URL is a list.
+// several reports whether the URL is a list of addresses.
 func (s Settings) several() bool {
 	t := strings.ToLower(s.Type)
 	return t == Sentinel || t == InCluster
 }
 
-// list parses the URL of types sentinel and cluster.
+// list parses the URL for the types sentinel and cluster.
 func (s Settings) list() (t target, err error) {
 	kind := strings.ToLower(s.Type)
 	if strings.Contains(s.URL, "://") {
@@ -207,7 +210,7 @@ func (s Settings) list() (t target, err error) {
 	return t, nil
 }
 
-// WantsTLS reports whether a KVSTORE_URL requires TLS by its scheme: rediss://.
+// WantsTLS reports whether a KVSTORE_URL requires TLS, which the scheme rediss:// says.
 func WantsTLS(url string) bool {
 	scheme, _, ok := strings.Cut(url, "://")
 	return ok && strings.EqualFold(scheme, "rediss")
@@ -215,8 +218,8 @@ func WantsTLS(url string) bool {
 
 var errEncoding = errors.New("KVSTORE_URL: not a URL; percent-encode special characters of the password")
 
-// part returns the error about a part of a URL, which it shows only where the part cannot belong to a password: an @
-// further back may be the one that ends the credentials.
+// part returns an error about a part of the URL. It shows the part's value, unless the value may belong to a password:
+// if an @ comes later in the URL, the credentials may extend to it.
 func part(u *url.URL, format, value string) error {
 	if strings.Contains(u.RawQuery, "@") {
 		return errEncoding
@@ -230,7 +233,7 @@ func parseURL(s string) (t target, err error) {
 	if err != nil {
 		return t, errEncoding
 	}
-	query, err := url.ParseQuery(u.RawQuery) // url.Query would drop what it cannot read
+	query, err := url.ParseQuery(u.RawQuery) // u.Query would silently drop parts that it cannot parse
 	switch {
 	case err != nil || strings.Contains(u.Path, "@"):
 		return t, errEncoding

@@ -11,39 +11,39 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// minSpacing is the least time between the starts of two batches while one of them is under way, so that smaller
-// batches cost no throughput. A nearby store answers sooner.
+// minSpacing is the least time, in ns, between the starts of two batches if one of them has no replies yet. It keeps
+// batches from becoming so small that throughput suffers. A server nearby replies sooner than that.
 const minSpacing = int64(500 * time.Microsecond)
 
-// spacing returns how long after the last batch the next one may start on another connection: half a round trip. So
-// usually two batches are under way, and hits wait for half a round trip at most. A store that slows down suddenly gets
-// more batches at once, up to PoolSize. s.mu is held.
+// spacing returns how long after the last batch the next one may start on another connection, in ns: half a round trip.
+// So there are usually two batches on their way, and hits wait for half a round trip at most. When a server suddenly
+// becomes slow, more batches are on their way, up to PoolSize. s.mu is held.
 func (s *Server) spacing() int64 {
 	return max(minSpacing, s.trip/2, 2*int64(s.o.Settings.PipelineWindow))
 }
 
-// pipeline is one connection and the goroutine that flushes over it, one batch at a time.
+// pipeline is one connection and the goroutine that sends batches over it, one at a time.
 type pipeline struct {
 	store    *Server
 	link     connection
-	overflow bool // opened under OnEmpty Create; ends when idle
+	overflow bool // opened because of the setting Create; ends when it is idle
 	replaced bool // given up by replaceStuck; guarded by store.mu
 	batch    batch
 
-	work chan bool // true: a batch may be waiting; false: PING
-	// When the pipeline last took a batch, and when it last went idle; guarded by store.mu.
+	work chan bool // true: a batch may be waiting; false: send a PING
+	// When the pipeline last took a batch, and when it last became idle, on the store's clock; guarded by store.mu.
 	used, rested int64
-	done         []*counter.Pending // calls of the batch that came back; used by the goroutine only
-	took         int64              // round trip of the last batch, until take has noted it; used by the goroutine only
+	done         []*counter.Pending // requests of Server.Start whose batch has its replies; only the goroutine uses it
+	took         int64              // round trip of the last batch, until take uses it; only the goroutine uses it
 
 	mu    sync.Mutex
-	out   []*call // calls in the store now, for the breaker; nil while their answers are handed out
-	since int64   // when these calls were sent
-	// watched is how long these calls have been in the store; used by the watchdog only.
+	out   []*call // the calls that were sent and have no replies yet, for the breaker; nil while replies are delivered
+	since int64   // when these calls were sent, on the store's clock
+	// watched measures how long these calls have had no replies; only the watchdog uses it.
 	watched link.OutFor
 }
 
-// newPipeline starts a pipeline; s.mu is held.
+// newPipeline starts a pipeline that uses the connection via. s.mu is held.
 func (s *Server) newPipeline(via connection, overflow bool) *pipeline {
 	l := &pipeline{store: s, link: via, overflow: overflow, work: make(chan bool, 1), used: s.clock()}
 	s.pipelines = append(s.pipelines, l)
@@ -77,13 +77,13 @@ func (s *Server) start(calls []*counter.Pending, resume resumer) []*counter.Pend
 	return s.enqueueAll(calls, now, open)
 }
 
-// enqueueAll puts calls into the queue and returns the refused ones. Once the lock is released, the queued calls belong
-// to the store.
+// enqueueAll puts calls into the queue, and returns those that it refuses. Once it has released the lock, the queued
+// calls belong to the store. open says that the breaker is open; now is the time on the store's clock.
 func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (refused []*counter.Pending) {
 	refused = calls[:0]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	open = open || s.breaker.IsOpen() // opened answers only the calls that are in the queue
+	open = open || s.breaker.IsOpen() // opened, which ends the queued calls, may have run already
 	for _, st := range calls {
 		switch {
 		case s.closed:
@@ -106,14 +106,14 @@ func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (ref
 	return refused
 }
 
-// enqueue puts a call into the queue, and dispatches it if a batch is due.
+// enqueue puts a call into the queue, and starts a batch if one is due.
 func (s *Server) enqueue(c *call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
 		return link.ErrClosed
-	case s.breaker.IsOpen(): // the breaker may have opened since the caller checked
+	case s.breaker.IsOpen(): // it may have opened since the caller has checked
 		return counter.ErrOpen
 	}
 	s.queue = append(s.queue, c)
@@ -121,15 +121,16 @@ func (s *Server) enqueue(c *call) error {
 	return nil
 }
 
-// dispatchDue calls dispatch if a batch is due; s.mu is held.
+// dispatchDue starts a batch if one is due: if no batch is on its way, or spacing has passed, or the queue is long.
+// s.mu is held.
 func (s *Server) dispatchDue(now int64) {
 	if s.busy == 0 || now-s.dispatched >= s.spacing() || len(s.queue) >= maxBatchHits {
 		s.dispatch(now)
 	}
 }
 
-// dispatch has an idle pipeline, or a new one below PoolSize, take the queue; s.mu is held. It returns false if all
-// pipelines are busy.
+// dispatch starts a batch: it wakes an idle pipeline, or a new one if there are fewer than PoolSize. It returns false
+// if all pipelines are busy. s.mu is held.
 func (s *Server) dispatch(now int64) bool {
 	var l *pipeline
 	switch n := len(s.idle); {
@@ -145,7 +146,7 @@ func (s *Server) dispatch(now int64) bool {
 	return true
 }
 
-// send wakes an idle pipeline for a batch or a PING; s.mu is held.
+// send wakes an idle pipeline, for a batch or for a PING. s.mu is held.
 func (s *Server) send(l *pipeline, batch bool, now int64) {
 	s.busy++
 	s.dispatched = now
@@ -156,7 +157,7 @@ func (s *Server) send(l *pipeline, batch bool, now int64) {
 	}
 }
 
-// run sends batches and PINGs until the pipeline ends.
+// run is the pipeline's goroutine. It sends batches and PINGs until the pipeline or the store is closed.
 func (l *pipeline) run() {
 	s := l.store
 	defer l.link.close()
@@ -166,7 +167,7 @@ func (l *pipeline) run() {
 			return
 		case batch, ok := <-l.work:
 			if !ok {
-				return // an overflow pipeline that is no longer needed, or a replaced pipeline
+				return // an overflow pipeline that is no longer needed, or a pipeline that was replaced
 			}
 			if !batch {
 				l.ping()
@@ -178,15 +179,15 @@ func (l *pipeline) run() {
 	}
 }
 
-// take moves calls from the queue into the batch. It returns false if there are none; then the pipeline is idle.
+// take moves calls from the queue into the batch. If there are none, it returns false, and the pipeline is idle.
 func (l *pipeline) take() bool {
 	s := l.store
 	if s.o.Settings.PipelineWindow > 0 {
 		l.linger()
 	}
-	// Let ready goroutines run first: connections that have requests to read, then the handlers that these wake, so
-	// that their hits join this batch. With little load none is ready. With 256 calls in flight, batches grow from 14
-	// to 70 hits.
+	// Let goroutines that are ready to run queue their hits first: those of connections that have requests to read, and
+	// then the handlers that these wake. So their hits join this batch. With little load no goroutine is ready. With
+	// 256 calls in flight, batches grow from 14 to 70 hits.
 	runtime.Gosched()
 	runtime.Gosched()
 	now := s.clock()
@@ -223,7 +224,7 @@ func (l *pipeline) take() bool {
 	return true
 }
 
-// linger waits until the first call in the queue is PipelineWindow old.
+// linger waits until the first call in the queue has waited for PipelineWindow.
 func (l *pipeline) linger() {
 	s := l.store
 	s.mu.Lock()
@@ -241,10 +242,10 @@ func (l *pipeline) linger() {
 	}
 }
 
-// flush sends the batch and hands out its answers.
+// flush builds the batch, sends it, and delivers the answers to the calls.
 func (l *pipeline) flush() {
 	s, b := l.store, &l.batch
-	l.mu.Lock() // the breaker reads the list from which build drops calls
+	l.mu.Lock() // build drops calls from the list, which the watchdog reads
 	b.build(&s.seen, s.o.JitterMax, s.free)
 	l.out = b.calls
 	l.mu.Unlock()
@@ -253,7 +254,7 @@ func (l *pipeline) flush() {
 	err := failure
 	switch {
 	case err == nil && b.refusal == "":
-		l.took = s.clock() - l.since // only this goroutine writes since
+		l.took = s.clock() - l.since // l.since is read without l.mu, since only this goroutine writes it
 		s.breaker.Answered()
 		s.remember(b)
 	case err == nil:
@@ -296,7 +297,7 @@ func (l *pipeline) flush() {
 	}
 }
 
-// remember notes the keys that now have an expiry and were not known to have one.
+// remember records the keys of the batch that are now known to have an expiry.
 func (s *Server) remember(b *batch) {
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
@@ -307,8 +308,8 @@ func (s *Server) remember(b *batch) {
 	}
 }
 
-// end takes the answer of a started call that its batch has claimed. The call is complete, unless the server has to be
-// called again: then a separate goroutine completes it and end returns nil.
+// end takes the answers of a call from Start, after claim. It returns the Pending to be completed. If the server has
+// not executed some hits, it returns nil, and a separate goroutine sends them again and completes the Pending.
 func (s *Server) end(c *call) (done *counter.Pending) {
 	st := c.started
 	c.started = nil
@@ -333,7 +334,8 @@ func (s *Server) end(c *call) (done *counter.Pending) {
 	return st
 }
 
-// complete notifies the owners of calls; consecutive calls of one owner go together. No lock is held.
+// complete completes requests: it notifies the owner of each, and owners of consecutive requests only once. No lock is
+// held.
 func complete(done []*counter.Pending) {
 	for len(done) > 0 {
 		n := 1
@@ -345,8 +347,8 @@ func complete(done []*counter.Pending) {
 	}
 }
 
-// free recycles a call whose caller has left. A canceled call is left to the garbage collector: its caller may still be
-// about to read the error.
+// free recycles a call whose caller has stopped waiting. A canceled call is left to the garbage collector, since its
+// caller may still have to read the error.
 func (s *Server) free(c *call) {
 	if c.state.Load() == left {
 		s.recycle(c)

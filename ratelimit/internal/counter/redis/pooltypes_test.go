@@ -11,6 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -34,11 +35,9 @@ func TestPool_types(t *testing.T) {
 				t.Helper()
 				s := openTest(t, o)
 				tags := tagsOfNodes() // all nodes of a cluster get their first connection
-				if err := s.Add(t.Context(),
+				must.Succeed(t, s.Add(t.Context(),
 					&counter.Request{Hits: []counter.Hit{h(key, 1), h(tags[0], 1), h(tags[1], 1),
-						h(tags[2], 1)}, Now: now()}); err != nil {
-					t.Fatal(err)
-				}
+						h(tags[2], 1)}, Now: now()}))
 				before := s.ActiveConns()
 				hold("PAUSE", "60000", "WRITE")
 				defer hold("UNPAUSE")
@@ -109,9 +108,7 @@ func TestPool_types(t *testing.T) {
 	f(Options{Settings: Settings{Type: Single, URL: single.Addr()}}, single, "key")
 	set := testdb.Sentinels(t)
 	master, err := set.Master(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f(Options{Settings: Settings{Type: Sentinel, URL: set.URL()}}, master, "key")
 	cluster := testdb.Cluster(t)
 	tag := tagsOfNodes()[1]

@@ -1,5 +1,5 @@
-// Package redis counts hits in Redis and compatible servers: in one server, in the master that sentinels name, or in a
-// cluster.
+// Package redis is a counter.Store that counts hits in Redis or a compatible server. It supports a single server, the
+// master that sentinels name, and a cluster.
 package redis
 
 import (
@@ -14,22 +14,22 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Store is a store in other processes, of any type.
+// Store is the store that Open returns, of any type.
 type Store interface {
 	counter.Store
-	// ActiveConns is the number of connections open now (cx_active), TotalConns the number ever opened (cx_total),
-	// LocalCloses the number closed by this process (cx_local_close).
+	// ActiveConns returns the number of connections that are open now (cx_active), TotalConns the number of connections
+	// that were ever opened (cx_total), and LocalCloses the number that this process has closed (cx_local_close).
 	ActiveConns() int64
 	TotalConns() int64
 	LocalCloses() int64
-	// Open reports whether a breaker is open: hits are refused without a call to the server.
+	// Open reports whether a breaker is open, so that hits are refused without a call to the server.
 	Open() bool
 	// Flapping reports whether a breaker has opened more than link.Flaps times within a minute.
 	Flapping() bool
 }
 
-// Open connects to a store of the type in the options. It tries again with exponential backoff until the store answers,
-// ctx ends or StartMaxElapsed is over.
+// Open connects to a store of the type in the settings. It tries again, with exponential backoff, until the store
+// answers, ctx ends, or Start.MaxElapsed is over.
 func Open(ctx context.Context, o Options) (kv Store, err error) {
 	switch strings.ToLower(o.Settings.Type) {
 	case Sentinel:
@@ -45,15 +45,15 @@ func Open(ctx context.Context, o Options) (kv Store, err error) {
 	return kv, nil
 }
 
-// connecting is a store that is connected in the background.
+// connecting is a store to which a goroutine connects in the background.
 type connecting struct {
-	kv   atomic.Pointer[Store] // unreached until the store has answered
+	kv   atomic.Pointer[Store] // an unreached until the store has answered
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
-// unreached refuses hits as an open breaker does: at once, without sending anything. It reports no connections: none of
-// the connections that try to reach the store can answer yet.
+// unreached stands for a store that has not been reached yet. It refuses hits as an open breaker does: at once, without
+// sending anything. It reports no connections, since connections over which the store has not answered do not count.
 type unreached struct{ link.PoolStats }
 
 // Add implements Store.
@@ -79,8 +79,8 @@ func (*unreached) Open() bool { return true }
 // Flapping implements Store.
 func (*unreached) Flapping() bool { return false }
 
-// Connect returns a store that may not be running yet. Connect tries to reach it in the background, with the pauses of
-// Open, until it is closed. An error concerns only the options.
+// Connect returns a store that need not be running yet. It connects in the background, and tries again, with the pauses
+// of Open, until it succeeds or the store is closed. An error concerns only the options.
 func Connect(o Options) (Store, error) {
 	if err := o.Settings.Check(); err != nil {
 		return nil, err
@@ -107,14 +107,14 @@ func (c *connecting) connect(ctx context.Context, o Options) {
 		return
 	}
 	level := slog.LevelInfo
-	if time.Since(begun) >= o.Start.Initial { // a try has failed, with a warning
+	if time.Since(begun) >= o.Start.Initial { // at least one try has failed, and was logged as a warning
 		level = slog.LevelWarn
 	}
 	o.Log.Log(ctx, level, "the key-value store answers", "after", time.Since(begun).Round(time.Millisecond))
 	c.kv.Store(&kv)
 }
 
-// present returns the store, or unreached until it has answered.
+// present returns the store, or an unreached if it has not answered yet.
 func (c *connecting) present() Store { return *c.kv.Load() }
 
 // Add implements Store.

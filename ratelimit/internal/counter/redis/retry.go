@@ -11,30 +11,30 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// notExecuted says why a server has not executed a valid command. Nothing is counted yet, so the command can be sent
+// notExecuted says why a server has not executed a valid command. Nothing was counted, so the command can be sent
 // again.
 type notExecuted struct {
 	reason retryReason
-	to     string // of retryMoved and retryAsk: the node, as the server named it
+	to     string // for retryMoved and retryAsk: the address of the node that the server has named
 }
 
 type retryReason uint8
 
 const (
-	retryMoved  retryReason = iota // another node of the cluster has the slot
-	retryAsk                       // another node may have the key, and needs ASKING
-	retryLater                     // the server cannot at present: it is loading or no master, or its cluster is down
-	retryApart                     // a script cannot reach all its keys on this server at present
-	retryUnsent                    // not sent: there is no connection
+	retryMoved  retryReason = iota // another node of the cluster serves the slot of the key
+	retryAsk                       // another node may have the key, whose slot is moving there; it expects ASKING
+	retryLater                     // the server cannot execute it now: it is loading, no master, or its cluster is down
+	retryApart                     // the keys of a script are not all on this server at present
+	retryUnsent                    // it was not sent, since there is no connection
 )
 
 var notNow, notTogether, notSent = notExecuted{reason: retryLater}, notExecuted{reason: retryApart},
 	notExecuted{reason: retryUnsent}
 
-// errUnsent is wrapped by the errors of a connection that has sent nothing.
+// errUnsent is wrapped by errors of a connection over which nothing was sent.
 var errUnsent = errors.New("not connected")
 
-// resumer carries out the hits that a server could not execute at first.
+// resumer sends the hits again that a server has not executed.
 type resumer interface {
 	resume(ctx context.Context, req *counter.Request, undone *call) error
 }
@@ -44,7 +44,7 @@ func (s *Server) resume(ctx context.Context, req *counter.Request, undone *call)
 	return s.addLater(ctx, req, undone)
 }
 
-// refusal interprets an error of Redis that concerns the server. For other errors it leaves o.notExecuted nil.
+// refusal interprets an error reply text that concerns the server. For any other error, it leaves o.notExecuted nil.
 func (l *redisLink) refusal(b *batch, o *op, text string) {
 	code, rest, _ := strings.Cut(text, " ")
 	inCluster := l.role == clusterServer
@@ -58,7 +58,7 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 		case code == "MOVED":
 			o.notExecuted = &notExecuted{retryMoved, strings.TrimSpace(to)}
 		case o.kind == opStop && len(o.stop.hits) > 1:
-			o.notExecuted = &notTogether // the other keys may be on this node
+			o.notExecuted = &notTogether // the script's other keys may still be on this node
 		default:
 			o.notExecuted = &notExecuted{retryAsk, strings.TrimSpace(to)}
 		}
@@ -69,7 +69,7 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 			o.notExecuted = &notTogether
 		}
 	case "ERR":
-		// The script meets a key whose slot is moving, or an old Redis does not understand the script.
+		// A slot of the script's keys is moving, or an old Redis does not understand the script.
 		if inCluster && o.kind == opStop && (strings.Contains(rest, "non local key") ||
 			strings.Contains(rest, "same slot") || strings.Contains(rest, "compiling script")) {
 			o.notExecuted = &notTogether
@@ -77,18 +77,18 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 	}
 }
 
-// remainder has the hits of a request that are not executed yet.
+// remainder is the part of a request that has not been executed yet.
 type remainder struct {
 	req    counter.Request
-	at     []int    // the hits' indexes in the whole request
-	to     []string // the node for each hit, as the node in from named it; empty: the node that has its key
+	at     []int    // the index of each hit in the whole request
+	to     []string // the node for each hit, as the node in from has named it; empty: the node that serves its slot
 	from   []string
-	asking []bool      // the slot of the hit's key is moving to that node
-	reason retryReason // the gravest reason of all hits
+	asking []bool      // for each hit, whether the slot of its key is moving to the node in to
+	reason retryReason // the greatest retryReason of all hits
 }
 
-// take adds the hits that c's server has not executed. at has the indexes of c's hits in the whole request; nil: they
-// are the same.
+// take adds the hits of c that its server, at the address from, has not executed. at has the index of each of c's hits
+// in the whole request; nil: c has the whole request.
 func (l *remainder) take(c *call, req *counter.Request, at []int, from string) {
 	for i := range c.hits {
 		h := &c.hits[i]
@@ -105,7 +105,7 @@ func (l *remainder) take(c *call, req *counter.Request, at []int, from string) {
 	}
 }
 
-// add records a hit of req that no node has executed; retryLater: none can at present.
+// add adds a hit of req that no node has executed. at is its index in the whole request.
 func (l *remainder) add(req *counter.Request, h *counter.Hit, at int, why retryReason) {
 	l.req.Now, l.req.Stop = req.Now, req.Stop
 	l.req.Hits, l.at = append(l.req.Hits, *h), append(l.at, at)
@@ -120,10 +120,11 @@ func (l *remainder) deliver(req *counter.Request) {
 	}
 }
 
-// errLater is the error for a caller whose deadline comes before the server can execute its hits.
+// errLater is the error for a caller whose deadline passes before the server can execute the hits.
 var errLater = fmt.Errorf("%w: it refuses hits at present", counter.ErrUnavailable)
 
-// pause waits before the nth retry. It returns an error if the caller's deadline would pass first.
+// pause waits before the nth retry, for 5 ms at first and up to 50 ms. If the caller's deadline would pass meanwhile,
+// it returns an error at once.
 func pause(ctx context.Context, n int) error {
 	d := min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+link.LeaveBefore {

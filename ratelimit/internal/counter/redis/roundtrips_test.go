@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -28,9 +29,7 @@ type relay struct {
 func newRelay(t *testing.T, server string) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r := &relay{Listener: l, server: server, answered: true}
 	var conns sync.WaitGroup
 	conns.Go(func() {
@@ -125,9 +124,7 @@ func TestRoundTrips(t *testing.T) {
 		OnEmpty: Wait})
 	f := func(want string, stop counter.Stop, hits ...counter.Hit) {
 		t.Helper()
-		if err := s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: stop}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: stop}))
 		if got := relay.take(); got != want {
 			t.Errorf("round trips and commands: %s, want %s", got, want)
 		}
@@ -145,9 +142,7 @@ func TestRoundTrips(t *testing.T) {
 	f("1 EVALSHA", all, w("w", 1), b("b", 99), h("x", 1))
 	f("1 EVAL INCRBY", none, refund(h("x", 1)), h("x", 1))
 	f("1 EVAL EVALSHA", none, b("b", 1), bucket("b", 1, 100, 50)) // the first must not come second
-	if err := peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error())
 	// What counts by itself is not sent again, nor the text of a script for its second key.
 	f("2 EVALSHA EVALSHA INCRBY EVALSHA EVAL EVALSHA EVAL", none, w("w", 1), w("v", 1), h("x", 1), b("b", 1))
 	f("1 EVALSHA EVALSHA INCRBY EVALSHA", none, w("w", 1), w("v", 1), h("x", 1), b("b", 1))

@@ -12,11 +12,11 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Lua has only doubles. Where a sum may exceed 2^53, the scripts leave the arithmetic to INCRBY and DECRBY, pass
-// numbers as text, and return the totals before, from which this package works out the answers.
+// Lua has only floating-point numbers. Where a total may exceed 2^53, the scripts pass numbers as text, leave the
+// arithmetic to INCRBY and DECRBY, and return the totals before, from which settleStop works out the answers.
 
-// refundScript subtracts ARGV[1], not below 0, keeps the expiry, and returns the total after the subtraction. Totals
-// and hits are plain decimal numbers, so the longer text is the larger number.
+// refundScript subtracts ARGV[1] from the counter, but not below 0. It keeps the key's expiry and returns the total
+// afterwards. Totals and hits are plain decimal numbers, so the longer text is the larger number.
 const refundScript = `
 local v = redis.call('GET', KEYS[1])
 if not v then return '0' end
@@ -29,10 +29,10 @@ end
 redis.call('DECRBY', KEYS[1], n)
 return redis.call('GET', KEYS[1])`
 
-// stopScript carries out the hits of one request or, if one of them would exceed its limit, none. ARGV holds four for
-// each key: hits, limit, time to live, and the kind: a hit, a shadow hit, a refund. The script returns whether it wrote
-// nothing, then the totals before it, as text. Comparing doubles is exact for limits below 2^53; the protocol's have 32
-// bits.
+// stopScript counts the hits of one request on fixed windows or, if one of them exceeds its limit, none. ARGV has four
+// values for each key: hits, limit, time to live in seconds, and the kind (hit, shadow, refund). The reply has 1 if
+// nothing was written and otherwise 0, and then the totals before the script, as text. Limits are compared as
+// floating-point numbers, which is exact below 2^53; limits have at most 32 bits.
 const stopScript = `
 local was, cur, over, held = {}, {}, {}, 0
 for i, k in ipairs(KEYS) do
@@ -56,7 +56,7 @@ for i, k in ipairs(KEYS) do
   local n, ttl, kind = ARGV[4*i-3], ARGV[4*i-1], ARGV[4*i]
   if held == 0 and not over[i] and n ~= '0' then` + writeFixedLua
 
-// writeFixedLua is the end of both stop scripts, which writes the hits of fixed windows.
+// writeFixedLua is the end of stopScript and of stopMetersLua. It writes the hits on fixed windows.
 const writeFixedLua = `
     local v = redis.call('GET', k)
     if kind == 'refund' then
@@ -75,14 +75,14 @@ const writeFixedLua = `
 end
 return out`
 
-// stopClusterScript does the same for keys in several slots of one node, which a script may reach but not declare: all
-// keys but the first are at the end of ARGV. A missing key of a slot that is moving fails the script before anything is
-// written. Redis before 7 does not know the flag.
+// stopClusterScript is stopScript for keys in several slots of one cluster node. A script may reach such keys but not
+// declare them, so all keys but the first are at the end of ARGV. If a key is missing and its slot is moving, the
+// script fails before anything is written. Redis before version 7 does not know the flag in the first line.
 const stopClusterScript = `#!lua flags=allow-cross-slot-keys
 local KEYS = {KEYS[1]}
 for i = #ARGV - (#ARGV - 4) / 5 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + stopScript
 
-// stopArgs returns ARGV of stopScript, or of stopMetersLua.
+// stopArgs returns the arguments (ARGV) of stopScript, or of stopMetersLua if the request needs it.
 func (o *op) stopArgs(jitter int64) []string {
 	if o.stop.meters {
 		return o.meterStopArgs(jitter)
@@ -96,7 +96,7 @@ func (o *op) stopArgs(jitter int64) []string {
 	return args
 }
 
-// stopKind returns the stop scripts' name for the kind of hit.
+// stopKind returns the kind of hit, as the stop scripts name it.
 func (h *callHit) stopKind() string {
 	switch {
 	case h.Refund:
@@ -107,7 +107,8 @@ func (h *callHit) stopKind() string {
 	return "hit"
 }
 
-// settleStop replays the script's decision on the counters that the script found, as memory's addOrStop does.
+// settleStop fills in the answers of a request that a stop script has decided. It repeats the script's decision on the
+// counters that the script has found, as addOrStop in package memory does.
 func (o *op) settleStop() error {
 	hits := o.stop.hits
 	if len(o.stop.was) != len(hits) {
@@ -120,7 +121,7 @@ func (o *op) settleStop() error {
 	}
 	for i := range hits {
 		h := &hits[i]
-		var earlier *callHit // on the same key in this request
+		var earlier *callHit // the previous hit on the same key in this request
 		for j := i - 1; j >= 0 && earlier == nil; j-- {
 			if string(hits[j].Key) == string(h.Key) {
 				earlier = &hits[j]
@@ -153,8 +154,8 @@ func (o *op) settleStop() error {
 	return nil
 }
 
-// settleTotal works out the answer of a fixed window's hit. text is the counter before the request, and earlier the
-// previous hit on the same key.
+// settleTotal fills in the answer of a hit on a fixed window. text is the counter before the request; earlier is the
+// previous hit on the same key, or nil; held says that the script has written nothing.
 func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
 	was, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -169,7 +170,7 @@ func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
 	} else {
 		h.After = counter.Saturate(max(0, before), h.n)
 	}
-	h.prefix, h.Spared = h.After, false // prefix: the total from which the next hit on this key starts
+	h.prefix, h.Spared = h.After, false // from here on, prefix is the total before the next hit on this key
 	if !h.Refund && uint64(h.After) > h.Limit {
 		h.prefix = before
 	} else if held {
@@ -178,7 +179,7 @@ func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
 	return nil
 }
 
-// maxTotal is the value of a counter that would exceed 2^63-1.
+// maxTotal is the highest value of a counter, 2^63-1. A counter that would exceed it is set to it.
 var maxTotal = strconv.FormatInt(math.MaxInt64, 10)
 
 var (
@@ -191,7 +192,7 @@ func newScript(text string) *script {
 	return &script{text, hex.EncodeToString(sum[:])}
 }
 
-// evalStop returns the call of an opStop's script.
+// evalStop returns the command that calls the script of an opStop.
 func (l *redisLink) evalStop(b *batch, o *op) rueidis.Completed {
 	one, several := stopLua, stopClusterLua
 	if o.stop.meters {
@@ -212,7 +213,7 @@ func (l *redisLink) evalStop(b *batch, o *op) rueidis.Completed {
 	return c.Args(l.timed(o, args)...).Build()
 }
 
-// timed appends the instant where the script takes it as an argument.
+// timed appends the time to args if the script takes it as an argument.
 func (l *redisLink) timed(o *op, args []string) []string {
 	if o.stop.meters && l.access.clock != nil {
 		args = append(args, l.decimal(l.access.clock()))

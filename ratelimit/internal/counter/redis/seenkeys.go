@@ -2,19 +2,20 @@ package redis
 
 import "sync"
 
-// seenGeneration is how many keys one generation holds: two of them take at most 8 MiB.
+// seenGeneration is how many keys each of the two generations may hold. Both together take at most 8 MiB.
 const seenGeneration = 1 << 18
 
-// seenKeys is a bounded set of the keys that are known to have an expiry in the store, as 64-bit keyed hashes. A key
-// that drops out costs one more SET NX. A key taken for another (1 in 2^45 with both generations full) is detected by a
-// reply that equals the hits sent.
+// seenKeys is a bounded set of keys that are known to have an expiry in the server. It holds their 64-bit keyed hashes,
+// in two generations: when the young one is full, it becomes the old one, and the old one is dropped. A key that was
+// dropped costs one more SET NX. Two keys may have the same hash (with a probability of 1 in 2^45 if both generations
+// are full); this shows when the reply to INCRBY equals the hits sent, as for a key that did not exist.
 type seenKeys struct {
 	mu         sync.Mutex
 	young, old hashSet
-	generation int // how many keys young may have before it becomes old
+	generation int // how many keys young may hold
 }
 
-// has reports whether the key is in the set, and if so keeps it there.
+// has reports whether the key is in the set. If so, it also keeps the key from being dropped with the old generation.
 func (m *seenKeys) has(hash uint64) bool {
 	if m.young.has(hash) {
 		return true
@@ -34,15 +35,15 @@ func (m *seenKeys) add(hash uint64) {
 	m.young.add(hash)
 }
 
-// forget empties the set: the store may have restarted without its data.
+// forget empties the set, for when the server may have lost its data.
 func (m *seenKeys) forget() {
 	m.young.clear()
 	m.old.clear()
 }
 
-// hashSet is a set of numbers other than 0, with open addressing and without pointers.
+// hashSet is a set of numbers other than 0. It is a hash table with open addressing, and contains no pointers.
 type hashSet struct {
-	table []uint64 // a power of two long, at most half full
+	table []uint64 // the length is a power of two; at most half is in use
 	n     int
 }
 

@@ -19,12 +19,12 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// sentinels finds the master of a Server. It subscribes to +switch-master at one sentinel, and queries all sentinels
-// every refreshEvery and whenever the server fails.
+// sentinels finds the address of a Server's master. It subscribes to +switch-master, by which one sentinel announces
+// failovers. It also queries all sentinels every refreshEvery, and whenever the server fails.
 //
-// rueidis' own client for sentinels is not used: it follows one sentinel's word, each of its connections has a
-// subscription of its own, and it cannot report a change of the master, so nothing would drop the batches that are in a
-// frozen master.
+// The sentinel client of rueidis would not do: it trusts a single sentinel, each of its connections has a subscription
+// of its own, and it does not report a change of the master. So nothing would drop the batches that wait for a master
+// that hangs.
 type sentinels struct {
 	name  string
 	addrs []string
@@ -32,14 +32,14 @@ type sentinels struct {
 	log   *slog.Logger
 
 	master  atomic.Pointer[link.Endpoint]
-	changed func() // called when the master has changed
-	epoch   int64  // of the present master; used by ask, which one goroutine calls at a time
+	changed func() // called when the address of the master has changed
+	epoch   int64  // configuration epoch of the present master; only ask uses it, which one goroutine calls at a time
 
-	kick chan struct{} // triggers a query of all sentinels
+	kick chan struct{} // a value requests a query of all sentinels
 	wg   sync.WaitGroup
 }
 
-// newSentinel returns a Server whose address comes from sentinels.
+// newSentinel returns a Server for the master that sentinels name, and connects to it as NewServer does.
 func newSentinel(ctx context.Context, o Options) (*Server, error) {
 	t, err := o.Settings.target()
 	if err != nil {
@@ -52,7 +52,7 @@ func newSentinel(ctx context.Context, o Options) (*Server, error) {
 		name: t.master, addrs: t.addrs, log: s.o.Log, kick: make(chan struct{}, 1),
 		a: s.o.access(as, min(s.o.Settings.Timeout, time.Second), nil),
 	}
-	find.master.Store(&link.Endpoint{}) // none before the first query
+	find.master.Store(&link.Endpoint{}) // empty until the first query
 	find.changed = s.relocated
 	s.at(t, func() link.Endpoint { return *find.master.Load() }, masterServer)
 	if err := reach(ctx, s.o, find.ask); err != nil {
@@ -69,17 +69,18 @@ func newSentinel(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// trouble triggers a query.
+// trouble requests a query of all sentinels.
 func (f *sentinels) trouble() { kick(f.kick) }
 
-// watch queries the sentinels every refreshEvery, and often while the master is lost.
+// watch queries the sentinels every refreshEvery, and every refreshSoon while a query fails or the master is lost.
 func (f *sentinels) watch(ctx context.Context, lost func() bool) {
 	defer f.wg.Wait()
 	refreshing(ctx, f.kick, func() (soon bool) { return f.ask(ctx) != nil || lost() })
 }
 
-// ask queries all sentinels for the master and takes the answer with the highest configuration epoch: a sentinel that
-// was cut off may not know of a failover. A lower epoch counts only when all sentinels have dropped the master.
+// ask queries all sentinels, and takes the master with the highest configuration epoch, since a sentinel that was cut
+// off from the others may not know of a failover. A master with a lower epoch than the present master's is taken only
+// if all sentinels have answered, so that none of them names the present master any longer.
 func (f *sentinels) ask(ctx context.Context) error {
 	best := named{epoch: -1}
 	var failure error
@@ -89,7 +90,7 @@ func (f *sentinels) ask(ctx context.Context) error {
 		if failure = errors.Join(failure, a.err); a.err == nil && a.said.epoch > best.epoch {
 			best = a.said
 		}
-		if best.epoch > f.epoch { // a newer master counts at once: other sentinels may answer late or never
+		if best.epoch > f.epoch { // a newer master is taken at once, since other sentinels may answer late or never
 			f.epoch = best.epoch
 			f.set(best.master)
 		}
@@ -98,14 +99,14 @@ func (f *sentinels) ask(ctx context.Context) error {
 		return failure
 	}
 	if best.epoch < f.epoch && failure != nil {
-		return nil // a sentinel that knows the present master does not answer
+		return nil // a sentinel that has not answered may know the present master
 	}
 	f.epoch = best.epoch
-	f.set(best.master) // with the same epoch, in case a message of +switch-master was wrong
+	f.set(best.master) // even if the epoch is the same, in case a message of +switch-master was wrong
 	return nil
 }
 
-// set records the master's address.
+// set records the address of the master. If it has changed, set calls f.changed.
 func (f *sentinels) set(to link.Endpoint) {
 	old := f.master.Swap(&to)
 	if *old == to || *old == (link.Endpoint{}) {
@@ -115,14 +116,15 @@ func (f *sentinels) set(to link.Endpoint) {
 	f.changed()
 }
 
-// named is a master that a sentinel has named, with its configuration epoch.
+// named is a master that a sentinel has named, with the master's configuration epoch.
 type named struct {
 	master link.Endpoint
 	epoch  int64
 }
 
-// askOne queries one sentinel over a connection of its own. The address does not come from SENTINEL MASTER: there the
-// sentinel that leads a failover reports the old address with the new epoch, until all replicas follow the new master.
+// askOne queries one sentinel over a new connection. It does not take the address from SENTINEL MASTER: during a
+// failover, the sentinel in charge reports the new epoch with the old address there, until all replicas follow the new
+// master.
 func (f *sentinels) askOne(ctx context.Context, addr string) (is named, err error) {
 	defer recovered(&err)
 	replies, err := f.a.once(ctx, addr, func(b rueidis.Builder) []rueidis.Completed {
@@ -141,7 +143,7 @@ func (f *sentinels) askOne(ctx context.Context, addr string) (is named, err erro
 	case len(address) != 2:
 		return is, errors.New("an answer without the master's address")
 	}
-	if fields, err := replies[1].AsStrMap(); err == nil { // the user may lack the right
+	if fields, err := replies[1].AsStrMap(); err == nil { // without the right to this command, the epoch stays 0
 		is.epoch, _ = strconv.ParseInt(fields["config-epoch"], 10, 64)
 	}
 	is.master, err = masterAt(address[0], address[1])
@@ -156,10 +158,11 @@ func masterAt(host, port string) (link.Endpoint, error) {
 	return link.Endpoint{Network: "tcp", Addr: addr}, nil
 }
 
-// listen subscribes to failovers at one sentinel, or else at the next.
+// listen subscribes to announcements of failovers at one sentinel. When the connection ends, it tries the next
+// sentinel.
 func (f *sentinels) listen(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i = (i + 1) % len(f.addrs) {
-		f.subscribe(ctx, f.addrs[i]) // any error will do: f.watch queries too
+		f.subscribe(ctx, f.addrs[i]) // the error makes no difference, since watch queries the sentinels anyway
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -167,8 +170,9 @@ func (f *sentinels) listen(ctx context.Context) {
 	}
 }
 
-// subscribe listens to one sentinel until the connection ends. It does without rueidis, which reads in a goroutine of
-// its own, where a surplus reply is a panic. Of all that a sentinel sends, only the message has the form of a message.
+// subscribe receives the announcements of one sentinel until the connection ends. It does not use rueidis, which would
+// read in a goroutine of its own, where a surplus reply is a panic. It looks for lines of the form of an announcement,
+// and ignores all others.
 func (f *sentinels) subscribe(ctx context.Context, addr string) error {
 	conn, err := f.a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
 	if err != nil {
@@ -186,11 +190,11 @@ func (f *sentinels) subscribe(ctx context.Context, addr string) error {
 	if _, err := conn.Write(appendCommand(out, "SUBSCRIBE", "+switch-master")); err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(conn) // a Scanner bounds the length of a line
+	lines := bufio.NewScanner(conn) // a Scanner limits the length of a line
 	for lines.Scan() {
 		if to, ok := switchedTo(lines.Text(), f.name); ok {
 			f.set(to)
-			f.trouble() // a query finds the epoch
+			f.trouble() // the query finds the new epoch
 		} else if bytes.HasPrefix(lines.Bytes(), []byte("-")) {
 			return errors.New("the sentinel refuses the subscription")
 		}
@@ -198,7 +202,7 @@ func (f *sentinels) subscribe(ctx context.Context, addr string) error {
 	return lines.Err()
 }
 
-// appendCommand appends a command as an array of strings.
+// appendCommand appends a command in Redis' protocol, as an array of strings.
 func appendCommand(out []byte, words ...string) []byte {
 	out = fmt.Appendf(out, "*%d\r\n", len(words))
 	for _, word := range words {
@@ -207,7 +211,8 @@ func appendCommand(out []byte, words ...string) []byte {
 	return out
 }
 
-// switchedTo parses a message of +switch-master: name, old host, old port, new host, new port.
+// switchedTo parses an announcement of +switch-master: the master's name, old host, old port, new host and new port. ok
+// is false if it is another text, or about another master.
 func switchedTo(message, name string) (link.Endpoint, bool) {
 	words := strings.Fields(message)
 	if len(words) != 5 || words[0] != name {

@@ -16,6 +16,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -43,9 +44,7 @@ func TestSentinel_failover(t *testing.T) {
 	var killed *localserver.Server
 	for end := time.Now().Add(chaos.Time(t, 0)); rounds < 2 || time.Now().Before(end); rounds++ {
 		old, err := set.Master(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		gone := time.Now()
 		how := "killed"
 		if rounds%2 == 0 {
@@ -66,19 +65,13 @@ func TestSentinel_failover(t *testing.T) {
 		}
 		if rounds%2 == 0 {
 			// A killed master stays down for a round: back without its data, it might be elected.
-			if err := set.AwaitReplica(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, set.AwaitReplica(t.Context()))
 			killed = old
 			continue
 		}
-		if err := errors.Join(old.Cont(), killed.Restart(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(old.Cont(), killed.Restart(t.Context())))
 		if time.Now().Before(end) {
-			if err := set.Await(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, set.Await(t.Context()))
 		}
 		l.awaitOK(t, time.Now())
 	}
@@ -136,14 +129,10 @@ func TestSentinel_failoverScripts(t *testing.T) {
 	}
 	await.True(t, "hits are counted", func() bool { return ok.Load() > 1000 })
 	old, err := set.Master(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	held.Lock()
 	last, release := redisClient(t, old.Addr(), 0).Dedicate()
-	if err := last.Do(t.Context(), last.B().Set().Key("last").Value("").ExSeconds(3600).Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, last.Do(t.Context(), last.B().Set().Key("last").Value("").ExSeconds(3600).Build()).Error())
 	got, err := last.Do(t.Context(), last.B().Wait().Numreplicas(2).Timeout(5000).Build()).AsInt64()
 	if err != nil || got != 2 {
 		t.Fatalf("%d replicas have all of it, %v", got, err)
@@ -168,9 +157,7 @@ func TestSentinel_failoverScripts(t *testing.T) {
 	t.Logf("%d OK, %d may have been counted", ok.Load(), failed.Load())
 	for i := range looks {
 		look := &looks[i]
-		if err := s.Peek(t.Context(), look); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Peek(t.Context(), look))
 		if total := look.After; total < ok.Load() || total > ok.Load()+failed.Load() {
 			t.Errorf("%s stands at %d after %d hits that were answered and %d that may have been counted", look.Key,
 				total, ok.Load(), failed.Load())
@@ -178,9 +165,7 @@ func TestSentinel_failoverScripts(t *testing.T) {
 	}
 	immortal(t, redisClient(t, master.Addr(), 0))
 	// Back before the other replica follows the new master, it would be in the way of the election's end.
-	if err := errors.Join(set.AwaitReplica(t.Context()), old.Restart(t.Context()), set.Await(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(set.AwaitReplica(t.Context()), old.Restart(t.Context()), set.Await(t.Context())))
 }
 
 // A message of +switch-master is heard at once, with a password or without; other messages mean nothing.

@@ -8,7 +8,8 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Async implements counter.AsyncStore. It returns the node that has all counters of the request, or nil.
+// Async implements counter.AsyncStore. It returns the node that has all counters of the request, or nil if there is
+// none.
 func (c *Cluster) Async(req *counter.Request) counter.Async {
 	if len(req.Hits) == 0 || req.Stop == counter.StopAll {
 		return nil
@@ -23,7 +24,7 @@ func (c *Cluster) Async(req *counter.Request) counter.Async {
 func (n *clusterNode) Start(calls []*counter.Pending) []*counter.Pending {
 	refused := n.server.start(calls, n)
 	for _, st := range refused {
-		if st.Err == link.ErrClosed { // the node was just given up: Add finds the present node
+		if st.Err == link.ErrClosed { // the node was closed a moment ago; the caller's Add finds the present node
 			st.Err = nil
 		}
 	}
@@ -35,32 +36,32 @@ func (n *clusterNode) resume(ctx context.Context, req *counter.Request, undone *
 	return n.cluster.addElsewhere(ctx, req, n, undone)
 }
 
-// split is the hits of one request, grouped by the node that has their keys. It is reused.
+// split is one request, grouped by the nodes that have the keys of its hits. Its memory is reused.
 type split struct {
 	shards []shard
 }
 
-// shard is the part of a request for one node.
+// shard is the part of a request that goes to one node.
 type shard struct {
 	node   *clusterNode
 	req    counter.Request
-	at     []int  // the hits' indexes in the whole request
-	asking []bool // per hit: the slot of its key is moving to the node
-	call   *call  // sent and not finished
+	at     []int  // the index of each hit in the whole request
+	asking []bool // for each hit, whether the slot of its key is moving to the node
+	call   *call  // the call that was sent to the node and is not finished
 	err    error
 }
 
-// reset empties s.
+// reset empties s and keeps its memory.
 func (s *split) reset() {
 	for i := range s.shards {
 		p := &s.shards[i]
-		clear(p.req.Hits) // drops references to keys
+		clear(p.req.Hits) // keeps no references to keys
 		p.node, p.call, p.err, p.req.Hits, p.at, p.asking = nil, nil, nil, p.req.Hits[:0], p.at[:0], p.asking[:0]
 	}
 	s.shards = s.shards[:0]
 }
 
-// add puts a hit of req into the shard of its node. Hits on one key keep their order.
+// add adds a hit of req to the shard of node n. at is its index in the whole request. Hits on one key keep their order.
 func (s *split) add(n *clusterNode, req *counter.Request, h *counter.Hit, at int, asking bool) {
 	i := 0
 	for i < len(s.shards) && s.shards[i].node != n {
@@ -68,7 +69,7 @@ func (s *split) add(n *clusterNode, req *counter.Request, h *counter.Hit, at int
 	}
 	if i == len(s.shards) {
 		if i < cap(s.shards) {
-			s.shards = s.shards[:i+1] // reuses its memory
+			s.shards = s.shards[:i+1] // reuses the memory of the shard
 		} else {
 			s.shards = append(s.shards, shard{})
 		}
@@ -79,7 +80,7 @@ func (s *split) add(n *clusterNode, req *counter.Request, h *counter.Hit, at int
 	p.req.Hits, p.at, p.asking = append(p.req.Hits, *h), append(p.at, at), append(p.asking, asking)
 }
 
-// addSpread carries out a request whose keys are on several nodes. A failing node fails only its own hits.
+// addSpread carries out a request whose keys are on several nodes. If a node fails, only its own hits fail.
 func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
 	s := c.splits.Get().(*split)
 	defer c.splits.Put(s)
@@ -102,8 +103,8 @@ func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
 	return out.Of(req)
 }
 
-// carry sends the shards to their nodes, c.width at a time, and adds the hits that a node cannot execute at present to
-// left.
+// carry sends the shards to their nodes, at most c.width at the same time. Hits that a node has not executed are added
+// to left; hits that have failed, to out.
 func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, left *remainder, out *counter.Outcome) {
 	begun := 0
 	for i := range s.shards {
@@ -117,7 +118,7 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, lef
 			undone, p.err = p.node.server.finish(ctx, p.call, &p.req)
 		}
 		switch {
-		case p.err == link.ErrClosed: // the node was just given up
+		case p.err == link.ErrClosed: // the node was closed a moment ago
 			for j, at := range p.at {
 				left.add(&p.req, &p.req.Hits[j], at, retryLater)
 			}
@@ -141,8 +142,8 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, lef
 // slots is the number of slots in a Redis Cluster.
 const slots = 16384
 
-// slotOf returns a key's slot: CRC-16/XMODEM of the text between the first { and the next }, or of the whole key if
-// that text is empty or missing (Redis Cluster Specification, "Hash tags").
+// slotOf returns the slot of a key: the CRC-16/XMODEM of the text between the first { and the next } or, if there is no
+// such text or it is empty, of the whole key (Redis Cluster Specification, "Hash tags").
 func slotOf(key []byte) uint16 {
 	if i := bytes.IndexByte(key, '{'); i >= 0 {
 		if n := bytes.IndexByte(key[i+1:], '}'); n > 0 {

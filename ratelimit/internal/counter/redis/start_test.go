@@ -11,6 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -36,9 +37,7 @@ func TestAsync(t *testing.T) {
 	})
 	cluster := testdb.Cluster(t)
 	f("cluster", func(t *testing.T) counter.Store {
-		if err := cluster.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, cluster.Flush(t.Context()))
 		return openTest(t, Options{Settings: Settings{Type: InCluster, URL: cluster.Nodes[0].Addr()}, Stall: -1})
 	})
 }
@@ -90,12 +89,8 @@ func TestAsync_silentStore(t *testing.T) {
 	t.Parallel()
 	server := testdb.Private(t, localserver.RedisOptions{})
 	s, err := NewServer(t.Context(), Options{Settings: Settings{URL: server.Addr(), Timeout: time.Minute}, Stall: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, server.Stop())
 	t.Cleanup(func() { server.Cont() })
 	c := newCollector()
 	soon := started(c, 20, time.Now().Add(100*time.Millisecond))

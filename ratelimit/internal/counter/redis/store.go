@@ -14,50 +14,52 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// patient is the least time from which the watchdog expires a waiting caller. A timer and a select for each caller
-// would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
+// patient is how much time a waiting caller must have at least for the watchdog to end its call in time. Callers with
+// less time use a timer of their own. A timer and a select for each caller would cost 1.0 of the 2.5 µs that a hit
+// takes (BenchmarkKVStore).
 const patient = 10 * time.Millisecond
 
-// Server counts in a key-value store that many processes share: Redis or a compatible server.
+// Server is a counter.Store that counts hits in one server, Redis or compatible, that many processes share.
 //
-// Hits are collected while a batch is in the store, and go together in the next batch: one command for each key, for
-// all callers, with the answers handed out in the order of arrival. So a single caller waits for no other, and many
-// callers share one write and one read. See batch, pipeline and watch.
+// While a batch is on its way to the server and back, the hits of further requests are collected. They form the next
+// batch, which has one command for each key, for all callers; each caller gets its own total, in the order in which the
+// requests arrived. So a single caller need not wait for others, and many callers share one write and one read. See
+// batch and pipeline, and watch, which supervises them.
 type Server struct {
 	*link.PoolStats
 	o       Options
 	newLink func(timeout time.Duration) connection
 	skew    *skew
-	trouble func() // called when the server fails: the topology may have changed; must not block
+	trouble func() // called when the server has failed, since another server may have taken its place; must not block
 	breaker link.Breaker
 	seen    seenKeys
 	seed    maphash.Seed
-	calls   sync.Pool // *call
-	begun   time.Time // zero of the clock
+	calls   sync.Pool // holds *call
+	begun   time.Time // when the store's clock was 0
 
 	mu         sync.Mutex
-	queue      []*call     // waiting for a batch, in the order of arrival
-	idle       []*pipeline // the last one was used last
+	queue      []*call     // the calls that wait for a batch, in the order of arrival
+	idle       []*pipeline // the pipelines that are idle; the last one was used last
 	pipelines  []*pipeline // all pipelines, including overflow ones
-	busy       int         // pipelines with a batch, or about to take one
-	dispatched int64       // when the last batch was sent
-	trip       int64       // a moving average of the batches' round trips
-	asleep     bool        // the watchdog sleeps until wake has a value
+	busy       int         // how many pipelines have a batch or a PING, or are about to take one
+	dispatched int64       // when the last batch was sent, on the store's clock
+	trip       int64       // moving average of the round trips of batches, in ns
+	asleep     bool        // the watchdog runs rarely until wake has a value
 	closed     bool
-	canceled   []*counter.Pending // answered by the breaker or the watchdog; settle completes them
-	probe      connection         // connection that probes for an open breaker; Close drops it
+	canceled   []*counter.Pending // requests of Start that the breaker or the watchdog has ended; settle completes them
+	probe      connection         // the connection of a probe in progress, for Close to drop
 
-	wake chan struct{}   // wakes the watchdog
-	ctx  context.Context // ends with Close
+	wake chan struct{}   // a value wakes the watchdog
+	ctx  context.Context // ends when the store is closed
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
-// errNeedsTLS prevents sending in clear what a rediss:// URL protects.
+// errNeedsTLS keeps a rediss:// URL, which asks for encryption, from being used without TLS.
 var errNeedsTLS = errors.New("rediss:// needs TLS")
 
-// NewServer connects to the store and returns when the store has answered a PING. Until then it tries again with
-// exponential backoff, until ctx ends or StartMaxElapsed is over.
+// NewServer connects to a server, and returns when the server has answered a PING. It tries again, with exponential
+// backoff, until ctx ends or Start.MaxElapsed is over.
 func NewServer(ctx context.Context, o Options) (*Server, error) {
 	t, err := o.Settings.target()
 	if err != nil {
@@ -74,7 +76,7 @@ func NewServer(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// at sets the server's address and role.
+// at sets the server's address, credentials and role. where returns the address, which may change.
 func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	s.newLink = func(timeout time.Duration) connection {
 		a := s.o.access(t, timeout, s.PoolStats)
@@ -83,7 +85,7 @@ func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	}
 }
 
-// open waits until the server has answered a PING, and starts.
+// open waits until the server has answered a PING, and then starts the goroutines.
 func (s *Server) open(ctx context.Context) error {
 	first := s.newLink(s.o.Settings.Timeout)
 	err := reach(ctx, s.o, func(ctx context.Context) error {
@@ -119,7 +121,7 @@ func newServer(o Options) *Server {
 	}
 }
 
-// run starts the watchdog and the first pipeline.
+// run starts the watchdog, and the first pipeline, which uses the connection first.
 func (s *Server) run(first connection) {
 	s.mu.Lock()
 	s.idle = append(s.idle, s.newPipeline(first, false))
@@ -127,8 +129,8 @@ func (s *Server) run(first connection) {
 	s.wg.Go(s.watch)
 }
 
-// reach calls try until it returns no error. The pauses are random, between StartInitial and a step that doubles up to
-// StartMax.
+// reach calls try until it succeeds, ctx ends or Start.MaxElapsed is over. Pauses are random, between Start.Initial and
+// a bound that doubles up to Start.Max.
 func reach(ctx context.Context, o Options, try func(context.Context) error) error {
 	step := o.Start.Initial
 	for begun := time.Now(); ; step = min(2*step, o.Start.Max) {
@@ -169,7 +171,8 @@ func (s *Server) Add(ctx context.Context, req *counter.Request) error {
 	return s.addLater(ctx, req, undone)
 }
 
-// addLater carries out the hits that the server could not execute at first, as soon as it can.
+// addLater sends the hits again that the server has not executed, until it has executed all of them or the caller's
+// time is over.
 func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *call) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Settings.Timeout)
 	defer cancel()
@@ -197,7 +200,7 @@ func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *cal
 	}
 }
 
-// begin puts a request into the queue. asking is as in call.fill.
+// begin copies a request into a call and puts the call into the queue. asking is as in call.fill.
 func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool) (*call, error) {
 	if s.breaker.IsOpen() {
 		return nil, counter.ErrOpen
@@ -223,13 +226,13 @@ func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool)
 	return c, nil
 }
 
-// finish waits for a request's batch and takes the answers. If the server has not executed some hits, undone is c,
-// which says which hits; the caller recycles it.
+// finish waits until the batch of call c has its replies, and copies the answers to req. If the server has not executed
+// some hits, it returns c, which says which hits these are; the caller then has to recycle it.
 func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (undone *call, err error) {
 	if c.ctx != nil {
 		<-c.ready
 	} else if err := c.wait(ctx, c.stay-time.Duration(s.clock()-c.arrived)); err != nil {
-		return nil, err // c belongs to the batch
+		return nil, err // c now belongs to the batch
 	}
 	err = c.err
 	if c.state.Load() != answered {
@@ -247,17 +250,18 @@ func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (und
 
 func (s *Server) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1 }
 
-// wait blocks until the call is answered, for at most stay, or until ctx ends. An error says that the caller has left.
+// wait waits until the call is answered, for at most stay or until ctx ends. After an error, the call belongs to its
+// batch.
 func (c *call) wait(ctx context.Context, stay time.Duration) error {
 	_, gone := link.Await(ctx, c.ready, stay)
 	if gone == nil || c.claim(left) {
 		return gone
 	}
-	<-c.ready // it was answered at this moment
+	<-c.ready // the call was answered at the same moment
 	return nil
 }
 
-// recycle keeps a call for the next Add, unless its keys were unusually long.
+// recycle keeps a call for reuse, unless its keys are unusually long.
 func (s *Server) recycle(c *call) {
 	if c.ctx = nil; cap(c.keys) > 16<<10 {
 		return
@@ -271,15 +275,15 @@ func (s *Server) Peek(ctx context.Context, h *counter.Hit) error { return counte
 // Reset implements Store.
 func (s *Server) Reset(ctx context.Context, h *counter.Hit) error { return reset(ctx, s, h) }
 
-// reset deletes the counter's key.
+// reset deletes the key of the hit's counter.
 func reset(ctx context.Context, s counter.Store, h *counter.Hit) error {
 	gone := *h
 	gone.N, gone.Refund, gone.Undo, gone.Delete = 0, false, false, true
-	gone.End = h.Window // counted from a Now of 0: a key that a hit makes meanwhile lives for a whole window
+	gone.End = h.Window // as if it were now 0: if a hit creates the key meanwhile, the key lives for a whole window
 	return s.Add(ctx, &counter.Request{Hits: []counter.Hit{gone}})
 }
 
-// Close implements Store. It drops the connections; no call may be in flight.
+// Close implements Store. It drops the connections. No call may be in flight.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if s.closed {
@@ -299,13 +303,13 @@ func (s *Server) Close() {
 	s.settle()
 }
 
-// Open reports whether the breaker is open: hits are refused without a call to the store.
+// Open reports whether the breaker is open, so that hits are refused without a call to the server.
 func (s *Server) Open() bool { return s.breaker.IsOpen() }
 
 // Flapping reports whether the breaker has opened more than link.Flaps times within a minute.
 func (s *Server) Flapping() bool { return s.breaker.Flapping(time.Duration(s.clock())) }
 
-// clock returns the monotonic time since the store was made, in nanoseconds.
+// clock returns the time since the store was created, in ns. It is monotonic.
 func (s *Server) clock() int64 { return int64(time.Since(s.begun)) }
 
 func (s *Server) log(level slog.Level, msg string, args ...any) {

@@ -14,6 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -79,9 +80,7 @@ func TestNewKVStore_waits(t *testing.T) {
 	var s *Server
 	var wg sync.WaitGroup
 	wg.Go(func() { s = newTestStore(t, o) })
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Restart(t.Context()))
 	wg.Wait()
 	if got := add(t, s, now(), h("key", 1)); got != 1 {
 		t.Errorf("total %d", got)
@@ -91,9 +90,7 @@ func TestNewKVStore_waits(t *testing.T) {
 // A server that accepts and says nothing must not keep the start from being stopped.
 func TestNewKVStore_silentServer(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Stop())
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
@@ -147,9 +144,7 @@ func TestKVStore_ttl(t *testing.T) {
 	ttl("day", 6403, 6405+299)
 	req := counter.Request{Hits: []counter.Hit{window("day", 86400, 6400), window("stop", 60, 40)}, Now: now(),
 		Stop: counter.StopAll}
-	if err := s.Add(t.Context(), &req); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Add(t.Context(), &req))
 	ttl("stop", 44, 45+5)
 	huge := window("day", 86400, 6400)
 	huge.N = 1<<63 - 1
@@ -157,9 +152,7 @@ func TestKVStore_ttl(t *testing.T) {
 	ttl("day", 6403, 6405+299)
 
 	// Scripts survive a store that has forgotten them.
-	if err := peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error())
 	if got := add(t, s, now(), refund(window("stop", 60, 40))); got != 0 {
 		t.Errorf("total %d after a refund, want 0", got)
 	}
@@ -179,10 +172,8 @@ func TestKVStore_ttl(t *testing.T) {
 func TestKVStore_ttlWithoutSET(t *testing.T) {
 	redis := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, redis.Addr(), 0)
-	if err := peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~*", "-@all", "+ping",
-		"+incrby", "+expire").Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~*", "-@all", "+ping",
+		"+incrby", "+expire").Build()).Error())
 	s := newTestStore(t, Options{Settings: Settings{URL: redis.Addr(), Auth: "few:pw"}})
 	for range 2 {
 		add(t, s, now(), counter.Hit{Key: []byte("key"), N: 1, Meter: counter.Meter{Limit: 10, Window: 60},
@@ -225,9 +216,7 @@ func TestKVStore_foreignValue(t *testing.T) {
 func TestKVStore_deadline(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), Timeout: 100 * time.Millisecond}, Stall: -1})
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Stop())
 	f := func(within time.Duration) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -308,9 +297,7 @@ func TestReset_amongHits(t *testing.T) {
 	for _, s := range stores {
 		add(t, s, now(), hit)
 	}
-	if err := stores[0].Reset(t.Context(), &hit); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, stores[0].Reset(t.Context(), &hit))
 	if n, err := peer.Do(t.Context(), peer.B().Exists().Key("k").Build()).AsInt64(); n != 0 || err != nil {
 		t.Errorf("EXISTS after the reset: %d, %v, want 0", n, err)
 	}

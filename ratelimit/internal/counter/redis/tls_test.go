@@ -13,6 +13,7 @@ import (
 	"gatehouse/shared/certs"
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -68,9 +69,7 @@ func TestKVStore_TLSrotates(t *testing.T) {
 	// The server comes back with another authority's certificate, and wants one of that from us.
 	next.Issue("localhost").Write(t, strings.TrimSuffix(here.Cert, "/tls.crt"))
 	next.Write(t, strings.TrimSuffix(here.CA, "/ca.crt"))
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Restart(t.Context()))
 	if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("a", 1)}, Now: now()}); err == nil {
 		t.Error("it believes an authority that it does not know")
 	}
@@ -90,9 +89,7 @@ func TestSentinel_TLS(t *testing.T) {
 		TLS: localserver.TLSFiles{Cert: f.Cert, Key: f.Key, CA: f.CA},
 	})
 	url, err := set.TLSURL()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	testTopologyTLS(t, Options{Settings: Settings{Type: Sentinel, URL: url, Auth: "servers", SentinelAuth: "watchers"}},
 		f)
 }
@@ -104,9 +101,7 @@ func TestCluster_TLS(t *testing.T) {
 		Password: "nodes", Masters: 3, Replicas: 0, TLS: localserver.TLSFiles{Cert: f.Cert, Key: f.Key, CA: f.CA},
 	})
 	url, err := cluster.TLSURL()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	testTopologyTLS(t, Options{Settings: Settings{Type: InCluster, URL: url, Auth: "nodes"}}, f)
 }
 
@@ -115,9 +110,7 @@ func testTopologyTLS(t *testing.T, o Options, f countertest.TLSFiles) {
 	o.Settings.Timeout, o.Stall = patience, -1
 	o.TLS = countertest.Trusting(t, certs.Files{CA: f.CA}, false)
 	s, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	for i := range 50 {
 		key := fmt.Sprint("k", i)

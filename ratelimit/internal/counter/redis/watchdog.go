@@ -12,23 +12,24 @@ import (
 const (
 	// watchTick is how often the watchdog runs while hits arrive.
 	watchTick = 2 * time.Millisecond
-	// watchBeat is the longest time between two runs in which this process counts as running: after a longer time it
-	// was stopped.
+	// watchBeat is the regular time between two runs of the watchdog, for link.RanFor: much longer times show that this
+	// process was not running.
 	watchBeat = 4 * time.Millisecond
-	// watchRests is how long no hits arrive before the watchdog sleeps.
+	// watchRests is how long no hits must arrive before the watchdog runs less often.
 	watchRests = 100 * time.Millisecond
-	// pingAfter is how long a connection is idle before it is pinged.
+	// pingAfter is how long a connection must be idle before it is pinged.
 	pingAfter = time.Second
-	// overflowIdle is how long an overflow connection is idle before it is closed.
+	// overflowIdle is how long an overflow connection must be idle before it is closed.
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
 	probeTimeout = link.ProbeEvery
-	// stuckAfter is how many times KVSTORE_TIMEOUT make a pipeline stuck: connecting and sending may each take one.
+	// stuckAfter is after how many times KVSTORE_TIMEOUT a pipeline counts as stuck. Connecting and sending may each
+	// take one.
 	stuckAfter = 2
 )
 
-// watch handles what no caller and no pipeline can notice: batches that do not come back, hits that no pipeline takes,
-// idle connections, an open breaker. It sleeps while there is nothing to watch.
+// watch is the watchdog. It handles what neither a caller nor a pipeline can notice: batches that get no replies, hits
+// that no pipeline takes, idle connections, and an open breaker. While there is nothing to watch, it runs less often.
 func (s *Server) watch() {
 	timer := time.NewTimer(watchTick)
 	defer timer.Stop()
@@ -69,9 +70,9 @@ func (s *Server) watch() {
 	}
 }
 
-// oldest returns the age of the oldest batch in the store, counting only the time in which this process ran; ran is
-// this time since the previous check. A PING counts from when hits began to wait for it: without waiting hits, a late
-// answer to a PING says more about this machine than about the store.
+// oldest returns the age of the oldest batch without replies, counting only time in which this process ran; ran is this
+// time since the previous call. A PING counts only from the time when hits began to wait for its pipeline: while no
+// hits wait, a late reply to a PING says more about this machine than about the server.
 func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +91,7 @@ func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	return oldest
 }
 
-// expireCallers answers the callers whose time is up, wherever their hits are; s.mu is held.
+// expireCallers ends the calls whose time is over, wherever their hits are. s.mu is held.
 func (s *Server) expireCallers(now int64) {
 	waits := s.queue[:0]
 	for _, c := range s.queue {
@@ -101,11 +102,11 @@ func (s *Server) expireCallers(now int64) {
 			s.free(c)
 		}
 	}
-	clear(s.queue[len(waits):]) // while a store hangs, the queue holds only callers that still wait
+	clear(s.queue[len(waits):]) // so while a server hangs, the queue has only calls whose callers still wait
 	s.queue = waits
 	for _, l := range s.pipelines {
 		if !l.mu.TryLock() {
-			continue // a batch is being built: the next tick is soon enough
+			continue // the pipeline is building its batch; the next tick is soon enough
 		}
 		for _, c := range l.out {
 			s.expire(c, now)
@@ -124,7 +125,8 @@ func (s *Server) expire(c *call, now int64) {
 	}
 }
 
-// scaleUp opens another connection for hits that have waited too long for a batch; s.mu is held.
+// scaleUp starts a batch for hits that have waited too long. If all pipelines are busy, it does what the setting
+// OnEmpty says. s.mu is held.
 func (s *Server) scaleUp(now int64) {
 	if len(s.queue) == 0 {
 		return
@@ -149,8 +151,8 @@ func (s *Server) scaleUp(now int64) {
 	}
 }
 
-// replaceStuck gives up pipelines that have not come back although all their time-outs have passed, and lets new
-// pipelines take their places. A pipeline that does come back ends. s.mu is held.
+// replaceStuck gives up pipelines that still wait for their server although all their time-outs are over, so that new
+// pipelines take their places. If such a pipeline gets an answer after all, it ends. s.mu is held.
 func (s *Server) replaceStuck(now int64) {
 	for i := len(s.pipelines) - 1; i >= 0; i-- {
 		l := s.pipelines[i]
@@ -171,14 +173,14 @@ func (s *Server) replaceStuck(now int64) {
 	}
 }
 
-// pingIdle pings idle connections and closes idle overflow ones; s.mu is held.
+// pingIdle sends a PING over each idle connection, and closes idle overflow connections. s.mu is held.
 func (s *Server) pingIdle(now int64) {
 	if s.breaker.IsOpen() {
-		return // the probe replaces all PINGs
+		return // while the breaker is open, probes take the place of PINGs
 	}
 	after := int64(pingAfter)
 	if s.skew.due() {
-		after = 0 // no connection is idle for long, so any will do
+		after = 0 // a clock is to be read: ping any connection, since none may be idle for long
 	}
 	kept := s.idle[:0]
 	for _, l := range s.idle {
@@ -198,7 +200,7 @@ func (s *Server) pingIdle(now int64) {
 	s.idle = kept
 }
 
-// startProbe checks, on a separate connection with a short time-out, whether a lost store is back.
+// startProbe checks whether a lost server answers again, over a separate connection with a short time-out.
 func (s *Server) startProbe() {
 	l := s.newLink(min(probeTimeout, s.o.Settings.Timeout))
 	s.mu.Lock()

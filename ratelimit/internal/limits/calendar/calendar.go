@@ -1,8 +1,9 @@
-// Package calendar finds the day, week, month or year of a time zone that contains an instant: the windows of rules
-// with a calendar.
+// Package calendar finds the day, week, month or year of a time zone that contains an instant. These are the windows of
+// rules with a calendar.
 //
-// The package has no clock and no cache. Zones come from the places where Go looks for them. The last place is the copy
-// that this package links, so that a daemon in an image without files has zones.
+// The package has no clock and no cache. It loads zones as Go's time package does, from the environment, the system or
+// Go's installation; the last resort is a copy of the zone data that this package links, so that a daemon in an image
+// without files has zones.
 package calendar
 
 import (
@@ -11,13 +12,13 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-	_ "time/tzdata" // the image has no other zone data
+	_ "time/tzdata" // the only zone data in an image without files
 )
 
 // Unit is the length of a window.
 type Unit uint8
 
-// The units. Weeks begin on Monday.
+// The units, which are days, weeks, months and years of the calendar. Weeks begin on Monday.
 const (
 	Day Unit = iota + 1
 	Week
@@ -27,8 +28,9 @@ const (
 
 // Zone loads an IANA time zone.
 func Zone(name string) (*time.Location, error) {
-	// Go reads the empty name as UTC, and Local as the machine's zone. The directories posix and right contain all
-	// zones again; right counts leap seconds, which no other clock here does.
+	// Refuse names that Go would load although they are no IANA zones: it reads the empty name as UTC and Local as the
+	// machine's zone, and many systems have all zones again in the directories posix and right. The zones in right
+	// count leap seconds, which the daemon's clock does not.
 	if name == "" || name == "Local" || strings.HasPrefix(name, "posix/") || strings.HasPrefix(name, "right/") {
 		return nil, fmt.Errorf("calendar: %q is no IANA time zone", name)
 	}
@@ -39,23 +41,23 @@ func Zone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// Window returns the window of a unit in a zone that contains now, in Unix seconds: from its first instant to the first
-// instant of the next window, exclusive.
+// Window returns the window of a unit in a zone that contains now, in Unix seconds: its first instant, and the first
+// instant of the next window.
 //
-// A window begins at the first instant whose local date is the window's first day or a later one. Where clocks skip
-// midnight, this is later in the night; where midnight comes twice, it is the first of both. An hour that clocks repeat
-// belongs to the window that has already begun, and a date that a zone skipped has no window.
+// A window begins at the first instant whose local date is the window's first day or a later day. Where the clocks skip
+// midnight, the window begins after the gap; where midnight comes twice, it begins at the first midnight. An hour that
+// the clocks repeat belongs to the window that has already begun, and a date that a zone skipped has no window.
 func Window(zone *time.Location, u Unit, now int64) (start, end int64) {
 	first := firstDay(u, time.Unix(now, 0).In(zone))
 	start, end = begins(zone, first), begins(zone, next(u, first))
-	for end <= now { // the clocks went back over midnight, or the date was skipped
+	for end <= now { // now is past the end where the clocks went back over midnight, or the zone skipped the date
 		first = next(u, first)
 		start, end = end, begins(zone, next(u, first))
 	}
 	return start, end
 }
 
-// firstDay returns the first day of the unit that contains a local time, as midnight of that date in UTC.
+// firstDay returns the first day of the unit that contains a local time, represented as midnight of that date in UTC.
 func firstDay(u Unit, local time.Time) time.Time {
 	year, month, day := local.Date()
 	switch u {
@@ -69,7 +71,7 @@ func firstDay(u Unit, local time.Time) time.Time {
 	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 }
 
-// next returns the first day of the unit after the one that begins at first.
+// next returns the first day of the unit after the unit that begins at first.
 func next(u Unit, first time.Time) time.Time {
 	switch u {
 	case Week:
@@ -82,11 +84,12 @@ func next(u Unit, first time.Time) time.Time {
 	return first.AddDate(0, 0, 1)
 }
 
-// begins returns the first instant whose date in a zone is the date of day, a midnight in UTC, or a later date.
-// time.Date does not promise which of two midnights it takes, nor on which side of a gap it ends.
+// begins returns the first instant at which a zone's local date is the date of day, a midnight in UTC, or a later date.
+// It does not use time.Date, which does not promise which of two midnights it returns, nor on which side of a gap it
+// ends.
 func begins(zone *time.Location, day time.Time) int64 {
 	wall := day.Unix()
-	// No zone is, or was, two days ahead, so the date at from is an earlier one.
+	// Start two days earlier: no zone is, or ever was, two days ahead of UTC, so the local date at from precedes day.
 	for from := day.Add(-48 * time.Hour).In(zone); ; {
 		_, offset := from.Zone()
 		_, end := from.ZoneBounds()
@@ -98,20 +101,21 @@ func begins(zone *time.Location, day time.Time) int64 {
 	}
 }
 
-// Places that hold zone data, in the order in which Go looks for them.
+// The places where Go looks for zone data, in the order in which it looks.
 const (
 	FromEnvironment = "$ZONEINFO"
 	FromSystem      = "system"
 	Embedded        = "embedded"
 )
 
-// systemDirs are where Go looks on Unix.
+// systemDirs are the directories in which Go looks for zone data on Unix.
 var systemDirs = []string{"/usr/share/zoneinfo", "/usr/share/lib/zoneinfo", "/usr/lib/locale/TZ", "/etc/zoneinfo"}
 
-// Source says where the data of a zone come from, judging by the files: Go does not say.
+// Source returns the place from which Go loads a zone: one of FromEnvironment, FromSystem and so on. Go does not report
+// the place, so Source looks for the files itself.
 func Source(name string) string {
 	if dir := os.Getenv("ZONEINFO"); dir != "" {
-		// A file is an archive of zones.
+		// ZONEINFO may name a directory of zones, or a file, which is an archive of zones.
 		if info, err := os.Stat(dir); err == nil && !info.IsDir() || isFile(filepath.Join(dir, name)) {
 			return FromEnvironment
 		}

@@ -11,14 +11,13 @@ import (
 
 	"gatehouse/ratelimit/internal/limits/calendar"
 	"gatehouse/shared/chaos"
+	"gatehouse/shared/must"
 )
 
 func zone(t *testing.T, name string) *time.Location {
 	t.Helper()
 	z, err := calendar.Zone(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return z
 }
 
@@ -82,12 +81,8 @@ func TestSource(t *testing.T) {
 	if got := calendar.Source("Europe/Berlin"); got != system {
 		t.Errorf("an empty $ZONEINFO makes it %q, want %q", got, system)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "Europe"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "Europe/Berlin"), nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(filepath.Join(dir, "Europe"), 0o777))
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "Europe/Berlin"), nil, 0o666))
 	if got := calendar.Source("Europe/Berlin"); got != calendar.FromEnvironment {
 		t.Errorf("source %q, want %q", got, calendar.FromEnvironment)
 	}

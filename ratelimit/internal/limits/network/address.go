@@ -8,7 +8,7 @@ import (
 	"net/netip"
 )
 
-// Addr is an IPv4 or IPv6 address. Its bits begin at the highest bit of hi in both families; IPv4 addresses use only
+// Addr is an IPv4 or IPv6 address. Its first bit is the highest bit of hi in both families; an IPv4 address uses only
 // the upper half of hi.
 type Addr struct {
 	hi, lo uint64
@@ -18,9 +18,10 @@ type Addr struct {
 func addr4(v uint32) Addr { return Addr{hi: uint64(v) << 32} }
 
 // ParseAddr parses IPv4 in dotted decimals without leading zeros, or IPv6 in any form of RFC 4291. An IPv4-mapped
-// address (::ffff:10.1.2.3) becomes the IPv4 address. A text with a port, brackets, a zone or a length is no address.
+// address (::ffff:10.1.2.3) becomes the IPv4 address. A text with a port, brackets, a zone or a prefix length is no
+// address.
 func ParseAddr(s string) (a Addr, ok bool) {
-	// Up to four digits precede the byte that distinguishes the families.
+	// The first dot or colon distinguishes IPv4 from IPv6; it follows at most four digits.
 	for i := range min(len(s), 5) {
 		switch c := s[i]; {
 		case c == '.':
@@ -36,7 +37,7 @@ func ParseAddr(s string) (a Addr, ok bool) {
 	return Addr{}, false
 }
 
-// unmapped returns the IPv4 address if a is IPv4-mapped, otherwise a.
+// unmapped returns the IPv4 address if a is an IPv4-mapped address, otherwise a.
 func (a Addr) unmapped() Addr {
 	if a.isMapped() {
 		return addr4(uint32(a.lo))
@@ -46,7 +47,7 @@ func (a Addr) unmapped() Addr {
 
 func (a Addr) isMapped() bool { return a.v6 && a.hi == 0 && a.lo>>32 == 0xffff }
 
-// parse4 parses four decimal numbers up to 255, without leading zeros, separated by dots.
+// parse4 parses an IPv4 address: four decimal numbers up to 255, without leading zeros, separated by dots.
 func parse4(s string) (v uint32, ok bool) {
 	if len(s) < len("0.0.0.0") || len(s) > len("255.255.255.255") {
 		return 0, false
@@ -57,7 +58,7 @@ func parse4(s string) (v uint32, ok bool) {
 		switch {
 		case '0' <= c && c <= '9':
 			if digits > 0 && octet == 0 {
-				return 0, false // a leading zero
+				return 0, false // the number has a leading zero
 			}
 			if octet = octet*10 + uint32(c-'0'); octet > 255 {
 				return 0, false
@@ -75,7 +76,7 @@ func parse4(s string) (v uint32, ok bool) {
 // parse6 parses IPv6 as in RFC 4291, section 2.2: eight groups, :: for one or more groups of zeros, and possibly IPv4
 // for the last two.
 func parse6(s string) (a Addr, ok bool) {
-	var before Addr // the groups before ::
+	var before Addr // the groups that precede ::
 	n, gap, i := 0, -1, 0
 	if len(s) > 1 && s[0] == ':' && s[1] == ':' {
 		gap, i = 0, 2
@@ -116,7 +117,7 @@ func parse6(s string) (a Addr, ok bool) {
 	if gap < 0 {
 		return a, n == groups
 	}
-	// The groups before :: move to the left end.
+	// Shift the groups that precede :: to the left end of the address.
 	if shift := 16 * (groups - gap); shift >= 64 {
 		a.hi |= before.lo << (shift - 64)
 	} else {
@@ -126,12 +127,12 @@ func parse6(s string) (a Addr, ok bool) {
 	return a, n < groups
 }
 
-// groups is how many groups of 16 bits an IPv6 address has.
+// groups is the number of 16-bit groups in an IPv6 address.
 const groups = 8
 
 const notHex = 0xff
 
-// hexDigits are the values of hexadecimal digits, notHex for every other byte.
+// hexDigits has the value of each hexadecimal digit, and notHex for every other byte.
 var hexDigits = func() (t [256]uint8) {
 	for c := range t {
 		t[c] = notHex
@@ -145,7 +146,7 @@ var hexDigits = func() (t [256]uint8) {
 	return t
 }()
 
-// AppendTo appends the address in canonical form: dotted decimals, or RFC 5952.
+// AppendTo appends the address in canonical form: IPv4 in dotted decimals, IPv6 as in RFC 5952.
 func (a Addr) AppendTo(dst []byte) []byte { return a.netip().AppendTo(dst) }
 
 func (a Addr) String() string { return string(a.AppendTo(nil)) }
@@ -173,7 +174,7 @@ func (a Addr) Len() int {
 	return 32
 }
 
-// bit returns the bit with index i from the left, 0 or 1.
+// bit returns the bit with index i, counted from the left; it is 0 or 1.
 func (a Addr) bit(i uint8) uint64 {
 	w := a.hi
 	if i >= 64 {

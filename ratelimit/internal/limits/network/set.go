@@ -10,36 +10,39 @@ import (
 
 // Set is a set of prefixes, each with its index in the list from which the set was made. It never changes.
 //
-// Each family has a path-compressed binary trie. A look-up first goes down by the address's bits, without comparing, to
-// one prefix, and from there up to the first prefix that contains the address. Every other prefix that contains the
-// address is further up, since the way down passes it by the same bits.
+// Each address family has a path-compressed binary trie. A look-up first goes down the trie by the address's bits,
+// without comparing, to one prefix. Then it follows that prefix's chain of shorter prefixes, until it finds the first
+// that contains the address. No prefix that contains the address is missed, since all of them lie on the same way down.
 type Set struct {
 	prefixes []member
 	nodes    []node
-	roots    [2]root // of IPv4 and IPv6
+	roots    [2]root // of the tries for IPv4 and for IPv6
 }
 
-// root is where a look-up begins. The first deciding bits choose among tops at once: every step down from node to node
-// is a read that waits for the one before (BenchmarkLongest, 10,000 prefixes: 90 ns without tops, 7 with).
+// root is where a look-up begins. It uses several bits at once to choose among tops, since each step down from node to
+// node is a memory read that waits for the read before (BenchmarkLongest, 10,000 prefixes: 90 ns without tops, 7 with).
 type root struct {
-	tops  []int32 // as node.next; indexed by the bits from first on, as many as the length needs; empty: no prefix
-	first uint8   // the first deciding bit; from 64 on it is in the lower half of the address
-	shift uint8   // how far to shift the chosen bits right within their half
+	// tops are as node.next, indexed by the bits of the address from first on; empty if the set has no prefix.
+	tops  []int32
+	first uint8 // index of the first bit at which prefixes differ; from 64 on it is in the lower half of the address
+	shift uint8 // number of bits by which to shift a half of the address right, to get the chosen bits
 }
 
-// member is one prefix.
+// member is one prefix of a Set.
 type member struct {
 	Prefix
-	shorter int32 // index of the longest shorter prefix that contains this prefix; -1 if none does
+	shorter int32 // index of the longest of the shorter prefixes that contain this prefix; -1 if none does
 }
 
-// node is a place where a bit decides. The prefixes below it have all earlier bits in common.
+// node is a branch of the trie, at the index of a bit: all prefixes below it have equal bits before the index.
 type node struct {
-	next [2]int32 // another node, or ^index of a prefix; where no prefix goes on, of the prefix that ends here
+	// For each value of the bit: another node, or ^index of a prefix. If no prefix has that value, it is the prefix
+	// that ends at this node.
+	next [2]int32
 	bit  uint8
 }
 
-// NewSet returns the set of prefixes, which must be Masked. Of equal prefixes the first one counts.
+// NewSet returns the set of the given prefixes, which must be Masked. Of equal prefixes the first one counts.
 func NewSet(prefixes []Prefix) *Set {
 	s := &Set{prefixes: make([]member, len(prefixes))}
 	var families [2][]int32
@@ -61,13 +64,13 @@ func NewSet(prefixes []Prefix) *Set {
 	return s
 }
 
-// rootOf makes the root of a trie of n prefixes.
+// rootOf makes the root of a trie of n prefixes, whose first node is top.
 func (s *Set) rootOf(top int32, n int) root {
 	if top < 0 {
 		return root{tops: []int32{top}, shift: 63}
 	}
 	first := int(s.nodes[top].bit)
-	width := min(bits.Len(uint(n)), 64-first%64) // within one half
+	width := min(bits.Len(uint(n)), 64-first%64) // as many bits as n has, all within one half of the address
 	r := root{tops: make([]int32, 1<<width), first: uint8(first), shift: uint8(64 - first%64 - width)}
 	for chosen := range r.tops {
 		at := top
@@ -87,13 +90,14 @@ func family(a Addr) int {
 	return 0
 }
 
-// build makes the trie of a sorted list. shorter is the index of a prefix that contains all prefixes of the list, or
-// -1. A prefix that contains others comes before them in the list.
+// build makes the trie of a list of prefixes' indexes and returns its first node, in the form of node.next. The list is
+// sorted, with a prefix that contains others before them. shorter is the index of the longest prefix that contains all
+// prefixes of the list; -1 if none does.
 func (s *Set) build(list []int32, shorter int32) int32 {
 	first, last := &s.prefixes[list[0]], &s.prefixes[list[len(list)-1]]
 	at := min(first.Bits(), common(first.Addr, last.Addr))
 	var next [2]int32
-	if first.Bits() == at { // the first prefix contains all others
+	if first.Bits() == at { // the first prefix of the list contains all others
 		first.shorter, shorter = shorter, list[0]
 		next = [2]int32{^list[0], ^list[0]}
 		if list = list[1:]; len(list) == 0 {
@@ -115,16 +119,16 @@ func (s *Set) build(list []int32, shorter int32) int32 {
 	return int32(n)
 }
 
-// Longest returns the index of the longest prefix that contains an address, -1 if none does.
+// Longest returns the index of the longest prefix that contains an address; -1 if none does.
 func (s *Set) Longest(a Addr) int { return s.longest(a, a.Len()) }
 
-// Containing returns the index of the longest prefix of the set that contains p, -1 if none does.
+// Containing returns the index of the longest prefix of the set that contains p; -1 if none does.
 func (s *Set) Containing(p Prefix) int { return s.longest(p.Addr, p.Bits()) }
 
-// longest returns the index of the longest prefix that contains the first n bits of an address.
+// longest returns the index of the longest prefix that contains all addresses whose first n bits are those of a.
 func (s *Set) longest(a Addr, n int) int {
 	r := &s.roots[0]
-	if a.v6 { // not family: an index that is checked costs 1 ns of 8
+	if a.v6 { // an index from family(a) would be bounds-checked, which costs 1 ns of 8
 		r = &s.roots[1]
 	}
 	if len(r.tops) == 0 {
@@ -149,10 +153,10 @@ func (s *Set) longest(a Addr, n int) int {
 	return found
 }
 
-// Shorter returns the index of the longest shorter prefix that contains the prefix with index i, -1 if none does.
+// Shorter returns the index of the longest shorter prefix that contains the prefix with index i; -1 if none does.
 func (s *Set) Shorter(i int) int { return int(s.prefixes[i].shorter) }
 
-// Contains reports whether some prefix contains the address.
+// Contains reports whether a prefix of the set contains the address.
 func (s *Set) Contains(a Addr) bool { return s.Longest(a) >= 0 }
 
 // Len returns the number of prefixes in the list from which the set was made.
@@ -161,7 +165,7 @@ func (s *Set) Len() int { return len(s.prefixes) }
 // Prefix returns the prefix with index i.
 func (s *Set) Prefix(i int) Prefix { return s.prefixes[i].Prefix }
 
-// Nested returns how many prefixes, at most, contain one address.
+// Nested returns the greatest number of prefixes that contain the same address.
 func (s *Set) Nested() (most int) {
 	for i := range s.prefixes {
 		n := 0
@@ -173,25 +177,25 @@ func (s *Set) Nested() (most int) {
 	return most
 }
 
-// Prefix is the addresses that share their first bits. It is comparable: equal prefixes that are Masked are equal
-// values.
+// Prefix is the set of addresses that have the same first bits. It is comparable: two prefixes that are Masked are the
+// same set exactly if they are equal.
 type Prefix struct {
 	Addr
 	bits uint8
 }
 
-// Bits returns the length of the prefix.
+// Bits returns the length of the prefix in bits.
 func (p Prefix) Bits() int { return int(p.bits) }
 
-// All4 and All6 contain all addresses of a family.
+// All4 and All6 contain all IPv4 and all IPv6 addresses.
 var (
 	All4 = Prefix{}
 	All6 = Prefix{Addr: Addr{v6: true}}
 )
 
-// ParsePrefix parses an address and a length, such as 10.0.0.0/8, or a bare address, which is a prefix of full length.
-// Bits beyond the length stay: Masked clears them. mapped reports a prefix of IPv4-mapped addresses, for which the
-// result is the IPv4 prefix.
+// ParsePrefix parses an address and a length, such as 10.0.0.0/8, or an address alone, which is a prefix of full
+// length. It keeps bits beyond the length, which Masked clears. mapped reports a prefix of IPv4-mapped IPv6 addresses,
+// for which the result is the IPv4 prefix.
 func ParsePrefix(s string) (p Prefix, mapped, ok bool) {
 	address, length, sized := strings.Cut(s, "/")
 	if v, ok := parse4(address); ok {
@@ -232,7 +236,8 @@ func (p Prefix) AppendTo(dst []byte) []byte {
 
 func (p Prefix) String() string { return string(p.AppendTo(nil)) }
 
-// Merge returns the fewest prefixes that contain the same addresses. The given prefixes must be Masked.
+// Merge returns the smallest list of prefixes that contain the same addresses as the given prefixes, which must be
+// Masked.
 func Merge(prefixes []Prefix) (merged []Prefix) {
 	sorted := slices.SortedFunc(slices.Values(prefixes), func(a, b Prefix) int {
 		return cmp.Or(cmp.Compare(family(a.Addr), family(b.Addr)), cmp.Compare(a.hi, b.hi), cmp.Compare(a.lo, b.lo),
@@ -254,7 +259,7 @@ func (p Prefix) contains(q Prefix) bool {
 	return p.v6 == q.v6 && p.bits <= q.bits && q.First(p.Bits()) == p
 }
 
-// isHalf reports whether p and q are the two halves of one prefix.
+// isHalf reports whether p and q are halves of the same prefix, which is one bit shorter.
 func (p Prefix) isHalf(q Prefix) bool {
 	return p.v6 == q.v6 && p.bits == q.bits && p.bits > 0 && p.First(p.Bits()-1) == q.First(q.Bits()-1)
 }

@@ -10,9 +10,9 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// Unpack finds the files of rules in a Kubernetes manifest: the entries *.yaml and *.yml of its ConfigMaps, named after
-// the entries. passed names the documents and entries that are no files of rules. If the text is no manifest, the
-// result is the text itself as the only file.
+// Unpack finds the rule files in a Kubernetes manifest: the entries *.yaml and *.yml of its ConfigMaps. A file gets the
+// name of its entry. passed names the documents and entries that hold no rule files. If the text is no manifest, Unpack
+// returns the text itself as the only file.
 func Unpack(ctx context.Context, f File) (files []File, passed []string, err error) {
 	if !strings.HasPrefix(string(f.Text), "kind:") && !strings.Contains(string(f.Text), "\nkind:") {
 		return []File{f}, nil, nil
@@ -21,7 +21,7 @@ func Unpack(ctx context.Context, f File) (files []File, passed []string, err err
 	for _, text := range documents(normalizeNewlines(string(f.Text))) {
 		root, _, bad := parseYAML(text, directives{}, limits.NewReport(ctx, false))
 		if bad != nil {
-			return []File{{f.Name, []byte(text)}}, nil, nil // loading describes the error
+			return []File{{f.Name, []byte(text)}}, nil, nil // loading the file will report the error
 		}
 		kind, name := manifest(root)
 		switch {
@@ -48,8 +48,8 @@ func Unpack(ctx context.Context, f File) (files []File, passed []string, err err
 		limits.OneLine(strings.Join(passed, ", ")))
 }
 
-// documents splits a text at YAML's document markers. Each document begins with as many empty lines as precede it, so
-// that positions are those of the whole text.
+// documents splits a text at YAML's document markers. Empty lines take the place of the text before each document, so
+// that positions in a document are positions in the whole text.
 func documents(text string) (all []string) {
 	begin, lines := 0, 0
 	cut := func(end, to int) {
@@ -68,7 +68,7 @@ func documents(text string) (all []string) {
 	return all
 }
 
-// manifest returns the kind and name of a Kubernetes object; kind is empty for any other text.
+// manifest returns the kind and name of a Kubernetes object; kind is empty if the document is none.
 func manifest(root *node) (kind, name string) {
 	if kind, version := child(root, "kind"), child(root, "apiVersion"); kind != nil && version != nil {
 		if metadata := child(root, "metadata"); metadata != nil && child(metadata, "name") != nil {
@@ -79,7 +79,7 @@ func manifest(root *node) (kind, name string) {
 	return "", ""
 }
 
-// child returns the value of a key; nil without the key.
+// child returns the value of a key in a map; nil if n is no map or lacks the key.
 func child(n *node, key string) *node {
 	if n.kind != mapNode {
 		return nil
@@ -90,7 +90,7 @@ func child(n *node, key string) *node {
 	return nil
 }
 
-// entriesOf returns the files in the data of a ConfigMap.
+// entriesOf returns the rule files in the data of a ConfigMap, and in passed the entries that hold none.
 func entriesOf(root *node, text, prefix string) (files []File, passed []string) {
 	data := child(root, "data")
 	if data == nil || data.kind != mapNode {
@@ -111,8 +111,9 @@ func entriesOf(root *node, text, prefix string) (files []File, passed []string) 
 	return files, passed
 }
 
-// inPlace returns the content of the block scalar at a position, with its indentation and as many empty lines before it
-// as the text has lines, so that positions are those of the text. ok is false for any other value.
+// inPlace returns the content of the block scalar at a position, with its indentation, after as many empty lines as
+// there are lines in the text before it, so that positions in it are positions in the text. ok is false if the position
+// has another kind of value.
 func inPlace(text string, at limits.Pos) (content string, ok bool) {
 	begin := lineStart(text, int(at.Line))
 	header, rest, _ := strings.Cut(text[begin:], "\n")
@@ -131,7 +132,7 @@ func inPlace(text string, at limits.Pos) (content string, ok bool) {
 				break
 			}
 			if strings.HasPrefix(line[len(indent):], "---") || strings.HasPrefix(line[len(indent):], "%") {
-				return "", false // indented markers and directives would have no effect
+				return "", false // indented, a document marker or directive would have no effect
 			}
 		}
 		end += len(line)

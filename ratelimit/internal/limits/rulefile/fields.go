@@ -8,7 +8,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// maxLimits is how many limits a rate_limits list may have: each is a hit on the store.
+// maxLimits is the greatest number of limits in a rate_limits list. Each limit is a hit on the store.
 const maxLimits = 8
 
 func (r *reader) limit(n *node) *limits.Limit {
@@ -29,7 +29,7 @@ func (r *reader) limit(n *node) *limits.Limit {
 	return l
 }
 
-// limitList reads rate_limits. It returns nil for an empty list, which has been reported.
+// limitList reads a rate_limits list. It reports an empty list and returns nil for it.
 func (r *reader) limitList(n *node) *limits.LimitList {
 	switch items := len(n.pairs); {
 	case n.isNull():
@@ -61,7 +61,7 @@ func (r *reader) limitList(n *node) *limits.LimitList {
 	return list
 }
 
-// limitFields reads the map of a limit.
+// limitFields reads the fields of a limit from a YAML map. Messages call the limit by the text where.
 func (r *reader) limitFields(n *node, where string, allowed []string, l *limits.Limit) {
 	ok := r.eachKey(n, where, allowed, func(key string, v *node) {
 		var ok bool
@@ -112,14 +112,14 @@ func (r *reader) option(key string, v *node, o *limits.LimitOptions) (ok bool) {
 	return ok
 }
 
-// listKeys are the keys of an entry that replace its value, or accompany such keys.
+// listKeys are the keys that an entry may have in place of value, and the keys that go with them.
 var listKeys = []string{"values", "cidr", "not_cidr", "prefix_length", "group"}
 
-// listField reads one of listKeys.
+// listField reads one of listKeys into e.Match.
 func (r *reader) listField(e *limits.Entry, key string, v *node) {
 	if e.Match == nil {
 		if v.isNull() && (key == "group" || key == "prefix_length") {
-			return // as if the key were missing
+			return // null is the same as a missing key
 		}
 		e.Match = &limits.Match{}
 	}
@@ -141,7 +141,8 @@ func (r *reader) listField(e *limits.Entry, key string, v *node) {
 	l.Unreadable = l.Unreadable || r.wrong > before
 }
 
-// texts reads a list of texts, which must not be empty. A null in it is an empty text, which check refuses.
+// texts reads a list of texts, which must not be empty. A null item becomes an empty text, which package limits
+// refuses.
 func (r *reader) texts(field, instead string, most int, list *node) []limits.Item {
 	switch {
 	case list.isNull():
@@ -202,11 +203,11 @@ func (r *reader) prefixLength(l *limits.Match, n *node) {
 
 var lengthKeys = []string{"v4", "v6"}
 
-// exclusive are the pairs of keys of which an entry may have one.
+// exclusive are the pairs of keys that an entry must not have together.
 var exclusive = [][2]string{{"value", "values"}, {"value", "cidr"}, {"value", "not_cidr"}, {"values", "cidr"},
 	{"values", "not_cidr"}}
 
-// excluded reports keys of an entry that exclude each other.
+// excluded reports each pair of exclusive keys that an entry has together.
 func (r *reader) excluded(n *node) (wrong bool) {
 	for _, keys := range exclusive {
 		wrong = r.exclude(n, keys[0], keys[1]) || wrong
@@ -214,7 +215,7 @@ func (r *reader) excluded(n *node) (wrong bool) {
 	return wrong
 }
 
-// exclude reports two keys of which an entry may have only one.
+// exclude reports the keys a and b if an entry has both.
 func (r *reader) exclude(n *node, a, b string) bool {
 	first, second := keyNode(n, a), keyNode(n, b)
 	if first == nil || second == nil {
@@ -228,7 +229,8 @@ func (r *reader) exclude(n *node, a, b string) bool {
 	return true
 }
 
-// keyNode returns a key of a map whose value is not null; nil without it.
+// keyNode returns the node of a key in a map; nil if the map lacks the key. A value or rate_limit that is null counts
+// as missing.
 func keyNode(n *node, key string) *node {
 	for _, p := range n.pairs {
 		if p.key.text == key && !((key == "value" || key == "rate_limit") && p.value.isNull()) {
@@ -238,8 +240,7 @@ func keyNode(n *node, key string) *node {
 	return nil
 }
 
-// listLabel returns the text that stands for a list of an entry in its label. before is the text of another list of the
-// entry.
+// listLabel returns the label of an entry's list of n texts. before is the label of another list of the entry.
 func listLabel(field, first string, n int, before string) string {
 	switch {
 	case field == "values" || field == "cidr":

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/shared/must"
 )
 
 // FuzzPlain holds readPlain to the library: what it reads, the library reads as the same tree.
@@ -97,14 +98,10 @@ func outline(n *node, columns bool) string {
 // yamlSeeds are texts with the parts of YAML, one quoted on each line.
 func yamlSeeds(f *testing.F) (seeds []string) {
 	text, err := os.ReadFile("../testdata/yaml.txt")
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	for line := range strings.Lines(string(text)) {
 		seed, err := strconv.Unquote(strings.TrimSpace(line))
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.Succeed(f, err)
 		seeds = append(seeds, seed)
 	}
 	return seeds

@@ -9,21 +9,23 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// The library's parser recurses once for each level of nesting and once for each key of a block map, without a bound,
-// and takes time in the square of the keys of one map or of the errors on one line. A stack overflow cannot be
-// recovered from, so guard checks the tokens first. No rule file comes near these numbers.
+// guard checks a file's tokens before the YAML library parses them. The library's parser recurses once for each level
+// of nesting and once for each key of a block map, without a bound, and Go cannot recover from a stack overflow. Its
+// time grows with the square of the keys in one map, and of the errors on one line. No real rule file comes near these
+// bounds.
 const (
-	// maxDepth bounds the nesting of a file. Requests have at most 64 entries by default, for which 130 levels suffice.
+	// maxDepth bounds the nesting of a file. Requests have at most 64 entries by default, which need 130 levels of
+	// nesting in a file.
 	maxDepth = 1000
-	// maxKeys bounds the keys of one block map; only metadata has keys that are not fixed.
+	// maxKeys bounds the keys of one block map. Only metadata is a map with any keys; the others have few.
 	maxKeys = 1000
-	// maxMerges bounds the merge keys of a file; each costs some 5 KB.
+	// maxMerges bounds the merge keys (<<) of a file; each costs some 5 KB.
 	maxMerges = 10000
-	// maxMarks bounds colons on one line outside flow style, and directives.
+	// maxMarks bounds the colons on one line, outside of brackets and braces, and the directives of a file.
 	maxMarks = 100
 )
 
-// guard refuses a text that would take the parser too deep or too long.
+// guard refuses a text on which the parser would recurse too deep or take too long.
 func guard(tokens token.Tokens) *syntax {
 	var g complexityCheck
 	for _, t := range tokens {
@@ -40,18 +42,18 @@ func guard(tokens token.Tokens) *syntax {
 }
 
 type complexityCheck struct {
-	flow       int // open brackets and braces
+	flow       int // number of brackets and braces that are open
 	line       int
-	marks      int // on this line
-	colons     int // on this line
+	marks      int // number of dashes, question marks, tags and anchors on this line
+	colons     int // number of colons on this line
 	directives int
 	merges     int
-	content    bool         // there is content before this token
-	second     *token.Token // the beginning of a further document, which may be empty
-	maps       []keyRun     // open block maps
+	content    bool         // set once a token with content has been seen
+	second     *token.Token // the marker that begins a second document, which may be empty
+	maps       []keyRun     // the block maps that are open
 }
 
-// keyRun is a block map whose keys begin at a column.
+// keyRun is a block map whose keys begin in the given column.
 type keyRun struct{ column, keys int }
 
 func (g *complexityCheck) visit(t *token.Token) string {
@@ -115,7 +117,7 @@ func (g *complexityCheck) visit(t *token.Token) string {
 	return ""
 }
 
-// over increments n and returns an error text if n exceeds most.
+// over increments n and returns an error text if n then exceeds most.
 func over(n *int, most int, of string) string {
 	if *n++; *n > most {
 		return fmt.Sprintf("more than %d %s", most, of)
@@ -123,21 +125,21 @@ func over(n *int, most int, of string) string {
 	return ""
 }
 
-// named reports whether a name follows the star of an alias.
+// named reports whether a name follows directly after the star of an alias.
 func named(alias *token.Token) bool {
 	n := alias.Next
 	return n != nil && n.Position != nil && n.Position.Offset == alias.Position.Offset+1 &&
 		!strings.ContainsAny(n.Value[:min(len(n.Value), 1)], "*,]}")
 }
 
-// end closes the maps to the right of a column.
+// end closes the block maps that lie to the right of a column.
 func (g *complexityCheck) end(column int) {
 	for len(g.maps) > 0 && g.maps[len(g.maps)-1].column > column {
 		g.maps = g.maps[:len(g.maps)-1]
 	}
 }
 
-// key counts the key before a colon and returns how many keys its map has so far.
+// key counts the key before a colon in its block map, and returns how many keys the map has so far.
 func (g *complexityCheck) key(colon *token.Token) int {
 	column := colon.Position.Column
 	if k := colon.Prev; k != nil && k.Position != nil && k.Position.Line == colon.Position.Line {
@@ -152,17 +154,17 @@ func (g *complexityCheck) key(colon *token.Token) int {
 	return 1
 }
 
-// directives are the directives before the first --- of a file: %YAML and %TAG.
+// directives are the YAML directives that precede the first --- of a file: %YAML and %TAG.
 type directives struct {
-	tags map[string]string // prefix of each %TAG handle
+	tags map[string]string // %TAG handle -> prefix
 }
 
-// readDirectives reads the directives of a file and returns its text with the directives as comments, so that lines
-// keep their numbers. YAML reserves other directives: they are ignored, and so is a version that differs only in its
-// second number.
+// readDirectives reads the directives of a file. The text it returns has the directives turned into comments, so that
+// lines keep their numbers. Directives other than %YAML and %TAG, which YAML reserves, are ignored, and so is a version
+// of YAML that differs only in its second number.
 func readDirectives(text string) (string, directives, *syntax) {
 	var d directives
-	var found []int // offsets of the directives
+	var found []int // offsets of the directives in text
 	version := false
 	line := int32(0)
 	for begin := 0; ; {
@@ -199,7 +201,7 @@ func readDirectives(text string) (string, directives, *syntax) {
 	}
 }
 
-// add reads one directive. bad says what is wrong with it.
+// add reads one directive, which is split into fields. bad is the error text; empty if there is none.
 func (d *directives) add(fields []string, versionSeen *bool) (bad string) {
 	for i, f := range fields {
 		if f[0] == '#' {
@@ -231,7 +233,7 @@ func (d *directives) add(fields []string, versionSeen *bool) (bad string) {
 	return ""
 }
 
-// commented returns the text with a # instead of the % at each offset.
+// commented returns the text with the % at each offset replaced by #, which makes directives comments.
 func commented(text string, offsets []int) string {
 	b := []byte(text)
 	for _, at := range offsets {
@@ -240,10 +242,11 @@ func commented(text string, offsets []int) string {
 	return string(b)
 }
 
-// coreTags is the prefix of YAML's own tags, which are written !!str and so on.
+// coreTags is the prefix of YAML's own tags, which are written as !!str and so on.
 const coreTags = "tag:yaml.org,2002:"
 
-// tag returns a tag as !!name if it is one of YAML's own, whatever its handle.
+// tag returns a tag in the form !!name if it is one of YAML's own, whatever handle it is written with; other tags stay
+// as they are.
 func (d directives) tag(tag string) string {
 	if verbatim, ok := strings.CutPrefix(tag, "!<"); ok {
 		if name, ok := strings.CutPrefix(strings.TrimSuffix(verbatim, ">"), coreTags); ok {

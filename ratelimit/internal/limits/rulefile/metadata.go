@@ -11,8 +11,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// metadata converts a free-form map to the Struct that dynamic metadata carries. It reports every error in the map, not
-// only the first.
+// metadata converts a YAML map with any keys to the protobuf Struct that dynamic metadata carries. It reports all
+// errors in the map, not only the first.
 func (r *reader) metadata(n *node) *structpb.Struct {
 	if n.isNull() {
 		return nil
@@ -28,7 +28,7 @@ func (r *reader) object(n *node, path string) *structpb.Struct {
 	out := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(n.pairs))}
 	for _, p := range n.pairs {
 		k := p.key
-		// Keys such as on and yes are taken as text, as JSON would show them.
+		// Keys such as on and yes are booleans in YAML 1.1; take them as text, as JSON would show them.
 		if s := k.scalar(); k.kind != textNode || s != stringScalar && s != boolScalar {
 			r.problem(k.pos, k.shown(), "a key of %s must be a text, not %s (%s); put it in quotes", path, k.what(),
 				k.shown())

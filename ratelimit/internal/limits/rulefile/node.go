@@ -9,7 +9,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// kind is the syntactic kind of a YAML node.
+// kind is the kind of a YAML value: map, list, text and so on.
 type kind uint8
 
 const (
@@ -18,25 +18,26 @@ const (
 	listNode
 )
 
-// node is one YAML value with its position. Aliases are resolved: the same node may be in several places, so the tree
-// is never written to once it is built. A file of 100,000 rules has more than a million nodes, so nodes are small.
+// node is one YAML value with its position. An alias is resolved to its anchor's node, so one node may be in several
+// places, and nodes are not written to once the tree is built. A file of 100,000 rules has more than a million nodes,
+// so nodes are small.
 type node struct {
 	text  string
 	pairs []pair
 	pos   limits.Pos
-	// weight is the number of values in this value, including itself, with aliases written out, at most maxExpansion
-	// more than the file has; depth is the number of levels.
+	// weight is the number of values in this value, including itself and with each alias counted in full. It is at most
+	// maxExpansion more than the number of values in the file. depth is the number of levels.
 	weight int32
 	depth  int16
 	kind   kind
-	// plain is set for a scalar without quotes, whose type depends on its text.
+	// plain is set for a scalar without quotes, whose type (number, boolean, …) depends on its text.
 	plain bool
 }
 
-// pair is one key of a map with its value, or an item of a list, which has no key.
+// pair is a key of a map with its value, or an item of a list, for which key is nil.
 type pair struct{ key, value *node }
 
-// scalar is the type of a plain text in YAML 1.1.
+// scalar is the type that YAML 1.1 gives to a text without quotes.
 type scalar uint8
 
 const (
@@ -47,7 +48,7 @@ const (
 	floatScalar
 )
 
-// what names the node's kind in a message.
+// what returns the words for the node's kind in messages.
 func (n *node) what() string {
 	switch n.kind {
 	case mapNode:
@@ -68,7 +69,7 @@ func (n *node) what() string {
 	return "a text"
 }
 
-// whatText is what, with the text of a scalar.
+// whatText returns the words for the node's kind and, for a scalar, its text.
 func (n *node) whatText() string {
 	if n.kind == textNode && !n.isNull() {
 		return n.what() + " (" + n.shown() + ")"
@@ -76,7 +77,7 @@ func (n *node) whatText() string {
 	return n.what()
 }
 
-// shown returns the node as a message repeats it.
+// shown returns the node's content as messages repeat it.
 func (n *node) shown() string {
 	switch n.kind {
 	case mapNode:
@@ -126,7 +127,8 @@ func scalarOf(s string) scalar {
 	return stringScalar
 }
 
-// yamlBool parses the booleans of YAML 1.1: true, yes, on and their opposites; the letters y and n are texts.
+// yamlBool parses the booleans of YAML 1.1: true, yes, on and their opposites. Unlike in YAML 1.1, the letters y and n
+// are texts.
 func yamlBool(s string) (value, ok bool) {
 	switch s {
 	case "true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON":
@@ -137,14 +139,14 @@ func yamlBool(s string) (value, ok bool) {
 	return false, false
 }
 
-// yamlInt parses an integer of YAML 1.1: decimal, 0x, 0b, 0o or a leading 0 for octal, underscores between digits. A
-// number beyond 64 bits is still an integer: its value is then the largest.
+// yamlInt parses an integer of YAML 1.1: decimal, after 0x, 0b or 0o in that base, or octal after a 0, with underscores
+// between digits. A number beyond 64 bits is an integer, too; value is then the largest uint64.
 func yamlInt(s string) (value uint64, negative, ok bool) {
 	value, negative, err := parseYAMLInt(s)
 	return value, negative, err == nil || errors.Is(err, strconv.ErrRange)
 }
 
-// fits64 reports whether an integer of YAML fits into 64 bits, with or without sign.
+// fits64 reports whether an integer in YAML's notation fits into an int64 or a uint64.
 func fits64(s string) bool {
 	value, negative, err := parseYAMLInt(s)
 	return err == nil && (!negative || value <= 1<<63)
@@ -177,7 +179,7 @@ func parseYAMLInt(s string) (value uint64, negative bool, err error) {
 	return value, negative, err
 }
 
-// yamlFloat parses a floating-point number: digits with a point or an exponent, .inf or .nan.
+// yamlFloat parses a floating-point number in YAML's notation: digits with a point or an exponent, .inf or .nan.
 func yamlFloat(s string) (float64, bool) {
 	unsigned := strings.TrimLeft(s, "+-")
 	if len(s)-len(unsigned) > 1 || unsigned == "" {

@@ -7,25 +7,26 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// goccy/go-yaml takes 250 ms for 10,000 rules, a fifth of it in the lexer, and a reload has 100 ms (BenchmarkLoad). So
-// this package itself reads the YAML of nearly all rule files, ten times as fast and with a tenth of the memory: blocks
-// of maps and lists, plain and quoted scalars on one line, flow style over any number of lines, comments, any UTF-8
-// text. Everything else (anchors, merge keys, tags, block scalars, scalars over several lines, every error) is left to
-// the library, so that it alone decides what is valid. FuzzPlain checks that both give the same tree.
+// This file reads the YAML of nearly all rule files without the YAML library, ten times as fast and with a tenth of the
+// memory: goccy/go-yaml takes 250 ms for 10,000 rules, a fifth of it in its lexer, and a reload has 100 ms
+// (BenchmarkLoad). It reads blocks of maps and lists, plain and quoted scalars on one line, flow style ({…} and […])
+// over any number of lines, comments, and any UTF-8 text. It leaves everything else to the library: anchors, merge
+// keys, tags, block scalars, scalars over several lines, and every error, so that only the library decides what is
+// valid. FuzzPlain checks that both give the same tree.
 
-// maxPlainDepth is the nesting that readPlain leaves to the library and its bounds.
+// maxPlainDepth is the nesting from which readPlain leaves a file to the library, before which guard checks its bounds.
 const maxPlainDepth = 100
 
-// readPlain reads text if it is written in the plain part of YAML. Otherwise it returns nil and what it could not read.
-// Texts of nodes are parts of the file's text.
+// readPlain reads a text that uses only the part of YAML described at the top of this file. For any other text it
+// returns nil and the first obstacle. The texts of nodes are substrings of text.
 //
-// If each is not nil, it is called with each item of the descriptors at the root, until it returns false, and the
-// items' nodes are reused: 100,000 rules would need 80 MB of nodes.
+// If each is not nil, readPlain calls it with each item of the root's descriptors list, until it returns false. The
+// nodes of one item are reused for the next, since 100,000 rules would need 80 MB of nodes.
 func readPlain(text string, each func(item *node) bool) (root *node, why obstacle) {
 	p := plainReader{src: normalizeNewlines(text), each: each, seen: map[string]string{}}
 	defer func() {
 		if r := recover(); r != nil {
-			root, why = nil, r.(obstacle) // any other panic goes on
+			root, why = nil, r.(obstacle) // the type assertion panics if r is no obstacle
 		}
 	}()
 	p.next()
@@ -51,36 +52,36 @@ func readPlain(text string, each func(item *node) bool) (root *node, why obstacl
 	return root, obstacle{}
 }
 
-// obstacle is the first part of a file that readPlain cannot read. The methods of plainReader panic with it.
+// obstacle is the first part of a file that readPlain cannot read. The methods of plainReader panic with an obstacle.
 type obstacle struct {
 	pos  limits.Pos
 	what string
 }
 
-// plainReader is at a line that has content.
+// plainReader reads a text line by line. Between calls of its methods it is at a line that has content.
 type plainReader struct {
 	src      string
-	nextLine int // where the next line begins
+	nextLine int // offset at which the next line begins
 	line     int32
-	begin    int // where this line begins
-	from, to int // bounds of its content: without indentation, to the line's end
+	begin    int // offset at which this line begins
+	from, to int // bounds of this line's content: after the indentation, up to the end of the line
 	eof      bool
 
-	// Columns count characters. In a line with characters of several bytes, the last count is kept: positions are
-	// queried from left to right, and a line may be a whole file.
+	// Columns count characters. In a line with characters of several bytes (wide), the last count is kept and
+	// continued: columns are requested from left to right, and a line may be as long as the file.
 	wide             bool
 	countedAt, count int
 
 	each        func(item *node) bool
-	descriptors bool // the next value is that of descriptors at the root
+	descriptors bool // the value that is read next is the root's descriptors list
 
 	seen   map[string]string // one copy of each key
 	stack  []pair
-	nodes  []node // the unused rest of the present chunk
+	nodes  []node // the unused rest of the chunk from which nodes are allocated
 	chunks []pair
 }
 
-// advance goes to the next line, with or without content.
+// advance goes to the next line, whether or not it has content. It returns false at the end of the text.
 func (p *plainReader) advance() bool {
 	if p.nextLine >= len(p.src) {
 		p.eof = true
@@ -104,8 +105,8 @@ func (p *plainReader) advance() bool {
 	return true
 }
 
-// plainLine reports whether a line is UTF-8 without control characters (ok), and whether any of it is outside ASCII
-// (wide).
+// plainLine reports whether a line is valid UTF-8 without control characters (ok), and whether it has characters
+// outside ASCII (wide).
 func plainLine(s string) (wide, ok bool) {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -118,7 +119,7 @@ func plainLine(s string) (wide, ok bool) {
 	return wide, !wide || utf8.ValidString(s)
 }
 
-// next goes to the next line with content.
+// next goes to the next line that has content.
 func (p *plainReader) next() {
 	for p.advance() {
 		p.from = p.skipSpaces(p.begin)
@@ -130,16 +131,17 @@ func (p *plainReader) next() {
 
 func (p *plainReader) indent() int { return p.from - p.begin }
 
-// marker reports whether the line begins with a document marker.
+// marker reports whether the line begins with the document marker mark, which is --- or ... .
 func (p *plainReader) marker(mark string) bool {
 	end := p.begin + len(mark)
 	return strings.HasPrefix(p.src[p.begin:p.to], mark) && (end == p.to || blank(p.src[end]))
 }
 
-// opens reports whether flow style begins at an offset.
+// opens reports whether a flow-style collection, { or [, begins at an offset.
 func (p *plainReader) opens(at int) bool { return p.src[at] == '{' || p.src[at] == '[' }
 
-// fail ends the reading, because of the text at an offset of this line: the file is left to the library.
+// fail stops the reading, by a panic, because of the text at an offset of this line. The YAML library then reads the
+// file.
 func (p *plainReader) fail(at int) {
 	at = min(max(at, p.begin), p.to)
 	p.failFor(at, whatIs(p.src[at:p.to]))
@@ -149,7 +151,7 @@ func (p *plainReader) failFor(at int, what string) {
 	panic(obstacle{limits.Pos{Line: p.line, Column: p.column(at)}, what})
 }
 
-// whatIs names the construct at the beginning of a text that readPlain does not read.
+// whatIs returns the name of the construct, one that readPlain does not read, at the beginning of a text.
 func whatIs(s string) string {
 	if strings.HasPrefix(s, "<<") {
 		return "a merge key"
@@ -171,7 +173,7 @@ func whatIs(s string) string {
 	return "YAML that is rare in rules"
 }
 
-// block reads the value that begins on this line.
+// block reads the value that begins on this line: a list or a map.
 func (p *plainReader) block(depth int) *node {
 	if depth > maxPlainDepth {
 		p.fail(p.from)
@@ -182,7 +184,7 @@ func (p *plainReader) block(depth int) *node {
 	return p.mapping(p.indent(), depth)
 }
 
-// dash reports whether the line's content is an item of a list.
+// dash reports whether the line's content is an item of a list, which begins with a dash.
 func (p *plainReader) dash() bool {
 	return p.src[p.from] == '-' && (p.from+1 == p.to || p.src[p.from+1] == ' ')
 }
@@ -198,7 +200,7 @@ func (p *plainReader) list(indent, depth int) *node {
 		case p.from == p.to || p.src[p.from] == '#':
 			item = p.below(indent, dash+1, depth)
 			if item.plain && !p.eof && !(p.indent() == indent && p.dash()) {
-				p.fail(p.from) // the library takes a key with the dash's indentation as part of the item
+				p.fail(p.from) // the library takes a key below the dash, in the dash's column, as part of the item
 			}
 		case p.dash():
 			p.fail(p.from)
@@ -216,16 +218,16 @@ func (p *plainReader) list(indent, depth int) *node {
 	return n
 }
 
-// items takes the items of a list. With streamed it passes them to the caller of readPlain, one by one, each in the
-// same chunks.
+// items receives the items of a list. If streamed is set, it passes them one by one to the function each of readPlain,
+// and all items use the same chunks of memory.
 type items struct {
 	streamed bool
 	nodes    []node
 	chunks   []pair
 }
 
-// items returns where the items of the list that begins here go. Chunks of streamed items have room for a large item,
-// so that no item needs a chunk of its own.
+// items returns the receiver for the items of the list that begins at this line. If they are streamed, the chunks have
+// room for a large item, so that items need no further chunks.
 func (p *plainReader) items() items {
 	streamed := p.descriptors && p.each != nil
 	p.descriptors = false
@@ -277,8 +279,8 @@ func (p *plainReader) mapping(indent, depth int) *node {
 	return n
 }
 
-// below reads the value after a key or dash that ends its line: a block, or null. A list under a key may have the key's
-// indentation.
+// below reads the value that follows a key or dash at the end of a line: a block on the next lines, or null. A list
+// that is the value of a key may begin in the key's column.
 func (p *plainReader) below(indent, at, depth int) *node {
 	null := p.node(textNode, at)
 	null.plain, null.text = true, "null"
@@ -297,7 +299,8 @@ func (p *plainReader) below(indent, at, depth int) *node {
 	return null
 }
 
-// intern returns one copy of equal keys, which keeps the compiled rules' keys in the processor's cache.
+// intern returns the reader's one copy of a key. With a single copy, the keys of the compiled rules stay in the
+// processor's cache.
 func (p *plainReader) intern(s string) string {
 	if have, ok := p.seen[s]; ok {
 		return have
@@ -308,7 +311,7 @@ func (p *plainReader) intern(s string) string {
 	return s
 }
 
-// column returns the column of an offset in this line.
+// column returns the column, counted in characters from 1, of an offset in this line.
 func (p *plainReader) column(at int) int32 {
 	if !p.wide {
 		return int32(at - p.begin + 1)
@@ -322,7 +325,7 @@ func (p *plainReader) column(at int) int32 {
 	return int32(p.count)
 }
 
-// node returns a node that begins at an offset in this line.
+// node returns a new node whose position is an offset in this line.
 func (p *plainReader) node(k kind, at int) *node {
 	if len(p.nodes) == 0 {
 		p.nodes = make([]node, 256)
@@ -333,7 +336,7 @@ func (p *plainReader) node(k kind, at int) *node {
 	return n
 }
 
-// take pops the pairs pushed since mark.
+// take removes from the stack the pairs above mark and returns them as a slice of their own.
 func (p *plainReader) take(mark int) []pair {
 	n := len(p.stack) - mark
 	if len(p.chunks) < n {

@@ -1,10 +1,10 @@
 package rulefile
 
-// rootFlow is the depth of flow style that is the whole document, as in a JSON file.
+// rootFlow is the depth of a map or list in flow style ({…} or […]) that is the whole document, as in a JSON file.
 const rootFlow = -1
 
-// value reads a scalar, or a value of flow style, like {key: a, replaces: [{name: b}]}, which may extend over many
-// lines. end is where it ends on the present line.
+// value reads a scalar, or a map or list in flow style, such as {key: a, replaces: [{name: b}]}, which may extend over
+// several lines. end is the offset of its end in the line that is then the present one.
 func (p *plainReader) value(at, depth int, inFlow bool) (n *node, end int) {
 	switch c := p.src[at]; {
 	case depth > maxPlainDepth:
@@ -23,7 +23,7 @@ func (p *plainReader) value(at, depth int, inFlow bool) (n *node, end int) {
 	return n, end
 }
 
-// collection reads a map in braces or a list in brackets.
+// collection reads a map in braces or a list in brackets, which begins at offset at.
 func (p *plainReader) collection(at, depth int) (n *node, end int) {
 	kind, closing := listNode, byte(']')
 	if p.src[at] == '{' {
@@ -34,7 +34,7 @@ func (p *plainReader) collection(at, depth int) (n *node, end int) {
 	mark, items := len(p.stack), p.items()
 	for first := true; ; first = false {
 		at = p.gap(at + 1)
-		if p.src[at] != closing { // otherwise the collection is empty, or a comma follows its last value
+		if p.src[at] != closing { // false for an empty collection, and after a trailing comma
 			var value *node
 			if kind == mapNode {
 				key, begin := p.flowKey(at)
@@ -61,7 +61,7 @@ func (p *plainReader) collection(at, depth int) (n *node, end int) {
 	}
 }
 
-// flowKey reads a key of flow style and its colon. begin is where the key's value begins.
+// flowKey reads a key of a map in braces, and its colon. begin is the offset at which the key's value begins.
 func (p *plainReader) flowKey(at int) (key *node, begin int) {
 	colon := p.keyEnd(at, true)
 	if colon < 0 {
@@ -70,7 +70,8 @@ func (p *plainReader) flowKey(at int) (key *node, begin int) {
 	return p.key(at, colon), p.gap(colon + 1)
 }
 
-// gap skips blanks, comments and line ends between the parts of flow style. It returns the offset of the next part.
+// gap skips blanks, comments and ends of lines between the parts of a collection in flow style. It returns the offset
+// of the next part.
 func (p *plainReader) gap(at int) int {
 	for {
 		at = p.skipBlanks(at)

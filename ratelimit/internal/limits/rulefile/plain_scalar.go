@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// scalar reads the value that begins at offset at, then goes to the next line, which must not continue the value. The
-// value ends with its line; in flow style it may end on a later line.
+// scalar reads the value that begins at an offset, and goes to the next line. It fails if the next line would continue
+// the value, being indented more than indent. Only a value in flow style ({…} or […]) may extend over several lines.
 func (p *plainReader) scalar(at, indent int) *node {
 	n := p.lastOfLine(at, 0)
 	if !p.eof && p.indent() > indent {
@@ -16,7 +16,7 @@ func (p *plainReader) scalar(at, indent int) *node {
 	return n
 }
 
-// lastOfLine reads a value that may only be followed by a comment, and goes to the next line.
+// lastOfLine reads a value that is the last of its line, except for a comment, and goes to the next line.
 func (p *plainReader) lastOfLine(at, depth int) *node {
 	n, end := p.value(at, depth, false)
 	if after := p.skipBlanks(end); after < p.to && (after == end || p.src[after] != '#') {
@@ -26,7 +26,7 @@ func (p *plainReader) lastOfLine(at, depth int) *node {
 	return n
 }
 
-// key returns the node of a key whose colon keyEnd has found.
+// key returns the node of a key. colon is the offset of the colon after the key, which keyEnd has found.
 func (p *plainReader) key(at, colon int) *node {
 	if c := p.src[at]; c == '"' || c == '\'' {
 		n, _ := p.quoted(at)
@@ -34,7 +34,7 @@ func (p *plainReader) key(at, colon int) *node {
 		return n
 	}
 	text := strings.TrimRight(p.src[at:colon], " \t")
-	if strings.HasSuffix(text, "<<") { // the library takes other texts than << for a merge key, too
+	if strings.HasSuffix(text, "<<") { // leave to the library other texts than << that it takes for a merge key
 		p.fail(at)
 	}
 	n := p.node(textNode, at)
@@ -42,7 +42,7 @@ func (p *plainReader) key(at, colon int) *node {
 	return n
 }
 
-// keyEnd returns the offset of the colon after a key that begins at an offset, -1 if there is none.
+// keyEnd returns the offset of the colon after a key that begins at an offset; -1 if no key begins there.
 func (p *plainReader) keyEnd(at int, flow bool) int {
 	c := p.src[at]
 	if c != '"' && c != '\'' {
@@ -62,7 +62,7 @@ func (p *plainReader) keyEnd(at int, flow bool) int {
 	return end
 }
 
-// quoted reads a quoted text that ends on its line.
+// quoted reads a quoted text, which must end on the same line.
 func (p *plainReader) quoted(at int) (n *node, end int) {
 	if end = p.quoteEnd(at); end < 0 {
 		p.fail(at)
@@ -82,7 +82,7 @@ func (p *plainReader) quoted(at int) (n *node, end int) {
 	return n, end
 }
 
-// quoteEnd returns the offset after a quoted text, -1 if it does not end on this line.
+// quoteEnd returns the offset after the quoted text that begins at an offset; -1 if it does not end on the same line.
 func (p *plainReader) quoteEnd(at int) int {
 	mark := p.src[at]
 	for i := at + 1; i < p.to; i++ {
@@ -99,17 +99,17 @@ func (p *plainReader) quoteEnd(at int) int {
 	return -1
 }
 
-// simpleEscapes are the escapes of one letter in double quotes.
+// simpleEscapes are the escapes, in double quotes, that consist of a backslash and one letter.
 var simpleEscapes = map[byte]string{
 	'0': "\x00", 'a': "\a", 'b': "\b", 't': "\t", 'n': "\n", 'v': "\v", 'f': "\f", 'r': "\r", 'e': "\x1b",
 	' ': " ", '"': `"`, '/': "/", '\\': `\`, 'N': "\u0085", '_': "\u00a0", 'L': "\u2028", 'P': "\u2029",
 }
 
-// escapeDigits are the escapes with a character's number, and how many digits the number has.
+// escapeDigits are the escapes that give a character's number, with the count of hexadecimal digits in the number.
 var escapeDigits = map[byte]int{'x': 2, 'u': 4, 'U': 8}
 
-// unescape replaces the escapes of a text in double quotes. Some escapes of YAML, such as halves of a UTF-16 pair, are
-// left to the library.
+// unescape replaces the escapes in a text in double quotes. ok is false for escapes that are left to the YAML library,
+// such as halves of a UTF-16 surrogate pair.
 func unescape(s string) (text string, ok bool) {
 	var b strings.Builder
 	b.Grow(len(s))
@@ -144,8 +144,9 @@ func unescape(s string) (text string, ok bool) {
 	}
 }
 
-// plainScan scans a plain scalar. end is the offset after its last character. stop is where something else begins: a
-// comment, the colon of a key, or a separator of flow style. Both are at if no scalar begins there.
+// plainScan scans a scalar without quotes. end is the offset after its last character; stop is the offset at which
+// something else begins: a comment, the colon of a key, or a separator of flow style. Both are at if no scalar begins
+// there.
 func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 	c := p.src[at]
 	if (c == '.' || c == '-') && at == p.begin &&
@@ -153,7 +154,7 @@ func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 		return at, at // a document marker, or a text that looks like one
 	}
 	if notPlain[c]&begins != 0 {
-		// Three indicators may begin a text if it continues at once.
+		// The indicators - ? : may begin a text if a further character follows at once.
 		if c != '-' && c != '?' && c != ':' || at+1 == p.to || blank(p.src[at+1]) || flow &&
 			notPlain[p.src[at+1]]&parts != 0 {
 			return at, at
@@ -187,12 +188,12 @@ func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 }
 
 const (
-	begins = 1 << iota // cannot begin a plain scalar
-	inside             // needs a check inside a plain scalar
-	parts              // separates values in flow style
+	begins = 1 << iota // the byte cannot begin a scalar without quotes
+	inside             // the byte needs a check inside a scalar without quotes
+	parts              // the byte separates values in flow style
 )
 
-// notPlain has the properties of bytes that are special in plain scalars.
+// notPlain has, for each byte that is special in scalars without quotes, the bits begins, inside and parts.
 var notPlain = func() (t [256]uint8) {
 	for _, c := range "-?:,[]{}#&*!|>'\"%@` \t" {
 		t[c] |= begins

@@ -8,8 +8,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// The keys of each level. knownKeys has all of them, for "did you mean" and to distinguish an unknown key from a key in
-// the wrong place.
+// The keys that are known at each level of a rule file. knownKeys has all of them, to suggest the nearest key and to
+// distinguish an unknown key from a known key in the wrong place.
 var (
 	rootKeys  = []string{"domain", "descriptors", "on_store_failure"}
 	entryKeys = slices.Concat([]string{"key", "value"}, listKeys, []string{"rate_limit", "rate_limits", "descriptors"},
@@ -22,13 +22,13 @@ var (
 	knownKeys    = slices.Concat(rootKeys, entryKeys, limitKeys, lengthKeys)
 )
 
-// reader turns the nodes of one file into a document and reports errors of form: keys that are unknown or out of place,
-// values of a wrong type, metadata that JSON cannot represent.
+// reader turns the nodes of one file into a document and reports errors of form: keys that are unknown or in the wrong
+// place, values of a wrong type, metadata that JSON cannot represent. It does not check what rules mean.
 type reader struct {
 	file   string
 	domain string
-	path   []string // the entries above, as labels
-	wrong  int      // problems so far
+	path   []string // labels of the entries in which the present entry is nested
+	wrong  int      // number of problems so far
 	report *limits.Report
 }
 
@@ -41,14 +41,14 @@ func (r *reader) at(p limits.Pos) limits.Place {
 	return limits.Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}
 }
 
-// readDocument reads the root of a file.
+// readDocument turns the root node of a file into a document.
 func readDocument(file string, root *node, rep *limits.Report) limits.Document {
 	r := &reader{file: file, report: rep}
 	return r.document(root)
 }
 
-// streamDocument reads a file of plain YAML without holding all its nodes at once. It stops at any other file, and at
-// the first problem, which readDocument can describe better.
+// streamDocument reads a file entry by entry, without holding all its nodes in memory. It gives up (ok is false) if the
+// file is not plain YAML, and at the first problem: the caller then uses readDocument, which describes problems better.
 func streamDocument(file, text string, rep *limits.Report) (doc limits.Document, ok bool) {
 	r := &reader{file: file, report: rep.Another()}
 	var list entryChunks
@@ -69,17 +69,17 @@ func streamDocument(file, text string, rep *limits.Report) (doc limits.Document,
 	return doc, r.wrong == 0
 }
 
-// entryChunks gathers entries in chunks. Appending to one slice would move 25 MB at once for 100,000 rules, during
-// which a processor serves no request.
+// entryChunks gathers entries in chunks of fixed size. With a single slice, append would copy 25 MB at once for 100,000
+// rules, and the processor would serve no request meanwhile.
 type entryChunks struct {
 	full [][]limits.Entry
 	last []limits.Entry
-	size int // entries in all of full
+	size int // number of entries in all chunks of full
 }
 
 const entriesPerChunk = 256
 
-// grow begins a new chunk when the last one is full.
+// grow begins a new chunk if the last chunk is full.
 func (l *entryChunks) grow() {
 	if len(l.last) == entriesPerChunk {
 		l.full, l.size = append(l.full, l.last), l.size+len(l.last)
@@ -87,7 +87,7 @@ func (l *entryChunks) grow() {
 	}
 }
 
-// joined returns all entries as one slice, and drops the chunks.
+// joined returns all entries as one slice, and releases the chunks.
 func (l *entryChunks) joined(rep *limits.Report) []limits.Entry {
 	if len(l.full) == 0 {
 		return l.last
@@ -104,7 +104,7 @@ func (l *entryChunks) joined(rep *limits.Report) []limits.Entry {
 func (r *reader) document(root *node) limits.Document {
 	doc := limits.Document{File: r.file, Pos: root.pos}
 	if root.isNull() {
-		return doc // an empty file: the missing domain is reported
+		return doc // an empty file: the caller reports the missing domain
 	}
 	if root.kind != mapNode {
 		hint := slipIn(root)
@@ -122,7 +122,7 @@ func (r *reader) document(root *node) limits.Document {
 		doc.Unreadable = true
 		return doc
 	}
-	for _, p := range root.pairs { // first, so that every other message can name the domain
+	for _, p := range root.pairs { // look for the domain first, so that all other messages can name it
 		if p.key.text == "domain" && p.value.kind == textNode && !p.value.isNull() {
 			r.domain = p.value.text
 		}
@@ -159,7 +159,7 @@ func (r *reader) failureMode(v *node) limits.FailureMode {
 	return mode
 }
 
-// entries reads a descriptors list.
+// entries reads a descriptors list: the entries nested in an entry, or at the root of a file.
 func (r *reader) entries(list *node) []limits.Entry {
 	if list.isNull() {
 		return nil
@@ -182,7 +182,7 @@ func (r *reader) entries(list *node) []limits.Entry {
 	return out
 }
 
-// item reads one item of a descriptors list.
+// item reads one item of a descriptors list and appends it to list.
 func (r *reader) item(list []limits.Entry, index int, item *node) []limits.Entry {
 	if item.kind != mapNode {
 		r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s%s", index, item.whatText(),
@@ -229,7 +229,8 @@ func (r *reader) entry(index int, n *node) limits.Entry {
 	return e
 }
 
-// entryLabel names an entry in messages before it is read: key_value, or its index if it has no key.
+// entryLabel returns the label by which messages name an entry before it is read: key_value, or its index if it has no
+// key.
 func entryLabel(index int, n *node) string {
 	var key, value, list, group string
 	for _, p := range n.pairs {
@@ -274,15 +275,15 @@ func (r *reader) replaces(list *node) []limits.Replaced {
 			x.Name, _ = r.text("name", v)
 			x.Pos = v.pos
 		})
-		if ok && r.wrong == before { // otherwise the error has been reported
+		if ok && r.wrong == before { // otherwise the item has an error, which has been reported
 			out = append(out, x)
 		}
 	}
 	return out
 }
 
-// eachKey calls f for every known key of a map. It reports keys that are not texts, unknown keys, known keys at the
-// wrong level and repeated keys, and then returns false.
+// eachKey calls f for every key of a map that is in allowed. It reports keys that are not texts, unknown keys, keys
+// that belong to another level and repeated keys; ok is then false.
 func (r *reader) eachKey(n *node, where string, allowed []string, f func(key string, v *node)) (ok bool) {
 	ok = true
 	for i, p := range n.pairs {
@@ -333,7 +334,7 @@ func (r *reader) wrongKey(k *node, where string, allowed []string) {
 		limits.Choices(k.text, known, allowed))
 }
 
-// home returns where a known key belongs.
+// home returns the words that say where a known key belongs.
 func home(key string) string {
 	switch {
 	case slices.Contains(rootKeys, key):
@@ -350,7 +351,8 @@ func firstOf(pairs []pair, key string) int {
 	return slices.IndexFunc(pairs, func(p pair) bool { return p.key.text == key })
 }
 
-// text reads a field of type string. Plain numbers and booleans keep their source text; null is the empty text.
+// text reads a field whose value is a string. A number or boolean without quotes is taken as it is written; null is the
+// empty text.
 func (r *reader) text(field string, v *node) (string, bool) {
 	if v.kind != textNode {
 		r.problem(v.pos, v.shown(), "%s must be a text, not %s", field, v.what())
@@ -359,14 +361,15 @@ func (r *reader) text(field string, v *node) (string, bool) {
 	if v.isNull() {
 		return "", true
 	}
-	if v.plain && strings.Contains(v.text, " - key:") { // a dash that is indented too far continues the text above
+	// A dash that is indented too far continues the text of the line before it.
+	if v.plain && strings.Contains(v.text, " - key:") {
 		r.report.Warning(r.at(v.pos), v.text, "%s is %s, with the list after it; write descriptors: in a line "+
 			"between them", field, limits.Quote(v.text))
 	}
 	return v.text, true
 }
 
-// boolean reads true, false and the YAML 1.1 words for them, unquoted.
+// boolean reads a field whose value is true or false, or one of the YAML 1.1 words for them, without quotes.
 func (r *reader) boolean(field string, v *node) (value, ok bool) {
 	if v.isNull() {
 		return false, true
@@ -384,7 +387,7 @@ func (r *reader) boolean(field string, v *node) (value, ok bool) {
 	return false, false
 }
 
-// number reads a whole number from lowest to highest.
+// number reads a field whose value is an integer from lowest to highest.
 func (r *reader) number(field string, v *node, lowest, highest uint32) (uint32, bool) {
 	if v.isNull() {
 		return 0, true

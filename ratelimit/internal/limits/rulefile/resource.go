@@ -16,11 +16,11 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// ResourceType is the type URL of the resources that LoadResources reads.
+// ResourceType is the type URL of the xDS resources that LoadResources reads.
 const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// LoadResources compiles a whole configuration of xDS resources, each an encoded RateLimitConfig, as Load does with
-// files. Messages name a resource by its name, or by resources[i] if it has none.
+// LoadResources compiles a whole configuration from xDS resources, each an encoded RateLimitConfig, as Load does from
+// files. Messages name a resource by its name, or as resources[i] if it has none.
 func LoadResources(ctx context.Context, resources [][]byte, o limits.Options) (*limits.Rules, []limits.Problem, error) {
 	rep := limits.NewReport(ctx, o.Paced)
 	docs, bytes := make([]limits.Document, 0, len(resources)), 0
@@ -30,12 +30,13 @@ func LoadResources(ctx context.Context, resources [][]byte, o limits.Options) (*
 			docs = append(docs, doc)
 		}
 	}
-	// The order of a response is arbitrary, and merged wildcards depend on the order.
+	// Sort, since the order in a response is arbitrary, and which wildcard of a merged domain comes first depends on
+	// the order.
 	slices.SortStableFunc(docs, func(a, b limits.Document) int { return strings.Compare(a.File, b.File) })
 	return limits.Compile(bytes, docs, o, rep)
 }
 
-// readResource decodes one resource into a tree, like the tree of a file.
+// readResource decodes one resource into the same kind of tree that a file is read into.
 func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document, ok bool) {
 	label := fmt.Sprintf("resources[%d]", index)
 	rest, descriptors := splitMessage(b)
@@ -53,7 +54,7 @@ func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document,
 		}
 	}
 	if err != nil {
-		// The library varies its spaces so that programs do not rely on its texts.
+		// The protobuf library varies the spaces in its texts, so that programs do not rely on them.
 		reason := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
 		rep.Problem(limits.Place{File: fmt.Sprintf("resources[%d]", index)}, "", "not a RateLimitConfig: %s",
 			firstLine(reason))
@@ -62,12 +63,13 @@ func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document,
 	return doc, true
 }
 
-// fieldDescriptors is the number of the field of RateLimitConfig that holds nearly all of it.
+// fieldDescriptors is the number of the field descriptors in RateLimitConfig, which has nearly all of a resource's
+// bytes.
 const fieldDescriptors = 3
 
-// splitMessage splits an encoded RateLimitConfig into its descriptors, each encoded, and the rest. Decoding a large
-// message as a whole would hold it a second time in the library's messages, which take ten times the bytes. Bytes that
-// are no message are returned unchanged, so that the library reports the error.
+// splitMessage splits an encoded RateLimitConfig into its descriptors, each encoded, and the rest. Decoded as a whole,
+// a large message would be in memory a second time, in the library's messages, which take ten times as much as the
+// bytes. Bytes that are not a valid message are returned unchanged, so that the library reports the error.
 func splitMessage(b []byte) (rest []byte, descriptors [][]byte) {
 	ok := eachField(b, func(number protowire.Number, kind protowire.Type, tag int, field []byte) {
 		if number == fieldDescriptors && kind == protowire.BytesType {
@@ -83,8 +85,8 @@ func splitMessage(b []byte) (rest []byte, descriptors [][]byte) {
 	return rest, descriptors
 }
 
-// eachField calls f for each field of a message; the first tag bytes of a field have its number and kind. ok is false
-// for bytes that are no message.
+// eachField calls f for each field of an encoded message. The first tag bytes of a field have its number and kind. ok
+// is false for bytes that are not a valid message.
 func eachField(b []byte, f func(number protowire.Number, kind protowire.Type, tag int, field []byte)) (ok bool) {
 	for len(b) > 0 {
 		number, kind, tag := protowire.ConsumeTag(b)
@@ -105,12 +107,12 @@ func decode(b []byte, m proto.Message, depth int) error {
 	return proto.UnmarshalOptions{RecursionLimit: depth}.Unmarshal(b, m)
 }
 
-// resourceReader turns the messages of one resource into a document. Missing and odd values are left to check, which
-// reports them for files, too.
+// resourceReader turns the messages of one resource into a document. It does not check for missing and odd values:
+// package limits does, as for files.
 type resourceReader struct {
 	file   string
 	domain string
-	path   []string // the entries above, as labels
+	path   []string // labels of the entries in which the present entry is nested
 	report *limits.Report
 }
 
@@ -137,14 +139,15 @@ func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) limits
 	return e
 }
 
-// Fields of RateLimitDescriptor in newer schemas, which the linked schema keeps as unknown bytes.
+// Fields that newer versions of the message RateLimitDescriptor have. The linked version keeps them as unknown bytes.
 const (
 	fieldQuotaMode = 7
 	fieldMetadata  = 8
 )
 
-// newerFields reads quota_mode and metadata. Where a field occurs more than once, the last bool wins and messages
-// merge, as in protobuf; other types under these numbers are ignored.
+// newerFields reads quota_mode and metadata from the unknown bytes of a descriptor. If a field occurs more than once,
+// the last bool wins and messages are merged, as protobuf requires. Fields with the same numbers but another type are
+// ignored.
 func (r *resourceReader) newerFields(e *limits.Entry, unknown []byte) {
 	var metadata []byte
 	found := false
@@ -174,7 +177,8 @@ func (r *resourceReader) metadata(b []byte) *structpb.Struct {
 	return out
 }
 
-// object reports values that JSON cannot represent, and turns unset values into null.
+// object reports values in a metadata Struct that JSON cannot represent, and turns values that are not set into null.
+// path names the Struct in messages.
 func (r *resourceReader) object(s *structpb.Struct, path string) {
 	for _, key := range slices.Sorted(maps.Keys(s.GetFields())) {
 		v := s.Fields[key]
@@ -210,11 +214,11 @@ func (r *resourceReader) problem(text, format string, args ...any) {
 		args...)
 }
 
-// resourceUnits are the units by their numbers in a resource; 0 means missing.
+// resourceUnits are the names of units, indexed by their numbers in a resource; 0 means missing.
 var resourceUnits = [...]string{"", "second", "minute", "hour", "day", "month", "year", "week"}
 
-// limitOf returns the limit of an entry; nil without one. A number of 0 cannot be distinguished from a missing number,
-// so it is taken as a limit that blocks everything, except next to unlimited.
+// limitOf returns the limit of an entry; nil if p is nil. protobuf does not distinguish a number of 0 from a missing
+// number, so 0 is taken as given, as a limit that blocks everything, unless the limit is unlimited.
 func limitOf(p *rlsconf.RateLimitPolicy) *limits.Limit {
 	if p == nil {
 		return nil

@@ -1,6 +1,6 @@
-// Package rulefile reads YAML files and xDS resources of rules into the tree that package limits compiles. It reads
-// plain YAML itself (plain.go) and other YAML by the library (yaml.go), both into nodes, which read.go turns into the
-// tree with positions. resource.go decodes resources into the same tree.
+// Package rulefile reads rules, from YAML files and xDS resources, into the tree that package limits compiles. It reads
+// the YAML of most rule files itself (plain.go) and leaves other YAML to a library (yaml.go). Both make nodes, which
+// read.go turns into the tree with positions. resource.go decodes resources into the same tree.
 package rulefile
 
 import (
@@ -12,15 +12,16 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// File is one configuration file. Name is its name in messages.
+// File is one rule file. Messages call it by its Name.
 type File struct {
 	Name string
 	Text []byte
 }
 
-// Load compiles a whole configuration. The warnings describe what is valid but probably not intended. The error is a
-// *limits.Rejection with every problem of every file; then nothing is loaded. No files at all are a valid configuration
-// without domains. When ctx ends, Load ends early, with the cause as its error.
+// Load compiles a whole configuration. The problems that it returns are warnings: they describe what is valid but
+// probably not intended. The error is a *limits.Rejection with every problem in every file, and no rules are returned
+// with it. No files at all are a valid configuration without domains. If ctx ends, Load ends early, with ctx's cause as
+// its error.
 func Load(ctx context.Context, files []File, o limits.Options) (*limits.Rules, []limits.Problem, error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
@@ -35,7 +36,8 @@ func Load(ctx context.Context, files []File, o limits.Options) (*limits.Rules, [
 	return limits.Compile(bytes, docs, o, rep)
 }
 
-// readFile reads one file into a document, in pieces if there is nothing to report.
+// readFile reads one file into a document. It first reads the file entry by entry, to save memory; if there is anything
+// to report, it reads the file again as a whole.
 func readFile(f File, rep *limits.Report) (limits.Document, bool) {
 	syntaxProblem := func(bad *syntax) (limits.Document, bool) {
 		if !rep.Stopped() {
@@ -47,7 +49,7 @@ func readFile(f File, rep *limits.Report) (limits.Document, bool) {
 		return syntaxProblem(&syntax{limits.Pos{Line: 1, Column: 1},
 			fmt.Sprintf("the file has %d bytes, at most %d are read", len(f.Text), MaxFileBytes)})
 	}
-	text := strings.TrimPrefix(string(f.Text), "\ufeff") // a byte order mark
+	text := strings.TrimPrefix(string(f.Text), "\ufeff") // without the byte order mark
 	text, directives, bad := readDirectives(text)
 	if bad != nil {
 		return syntaxProblem(bad)

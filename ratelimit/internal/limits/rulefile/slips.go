@@ -12,11 +12,12 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// The library describes the error in a text in terms of YAML's grammar, and often names a place after the error. This
-// file describes frequent errors in rule files in plain words. It only looks at texts that are already refused, so it
-// decides nothing.
+// The YAML library describes an error in terms of YAML's grammar, and often names a place after the error. This file
+// recognizes the usual errors in rule files and describes them in plain words. It only looks at texts that have been
+// refused already, so it does not decide what is valid.
 
-// inPlainWords describes an error of the library in plain words, if the text has one of the usual errors.
+// inPlainWords returns a plain description of an error that the library found, if the text has one of the usual errors;
+// otherwise the library's.
 func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
 	reason := strings.TrimPrefix(bad.message, notYAML)
 	quote := "\""
@@ -66,7 +67,7 @@ func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
 	return bad
 }
 
-// lineStart returns the offset of a line, counted from 1.
+// lineStart returns the offset at which a line begins. Lines are numbered from 1.
 func lineStart(text string, number int) (at int) {
 	for ; number > 1; number-- {
 		next := strings.IndexByte(text[at:], '\n')
@@ -78,11 +79,11 @@ func lineStart(text string, number int) (at int) {
 	return at
 }
 
-// brackets are the brackets and braces of flow style in a text.
+// brackets are the brackets and braces in a text that belong to flow style, not to scalars.
 type brackets struct {
-	open   []*token.Token // not closed
-	closer *token.Token   // closes the last open bracket, but is of the other kind
-	lines  map[int]bool   // lines that begin inside brackets
+	open   []*token.Token // the brackets that are not closed
+	closer *token.Token   // a closing bracket of the wrong kind for the last open bracket
+	lines  map[int]bool   // numbers of the lines that begin inside brackets
 }
 
 func bracketsOf(tokens token.Tokens) brackets {
@@ -120,7 +121,7 @@ func closing(opened *token.Token) string {
 	return "}"
 }
 
-// slip reports an unclosed bracket, at the place where it is opened.
+// slip returns an error for an unclosed bracket, with the position of the opening bracket; nil if there is none.
 func (b brackets) slip() *syntax {
 	if len(b.open) == 0 {
 		return nil
@@ -135,24 +136,24 @@ func (b brackets) slip() *syntax {
 	return &syntax{positionOf(opened), message}
 }
 
-// layout goes through the lines of a text and knows in which columns a line may begin.
+// layout checks the indentation of a text, line by line. It knows the columns in which the next line may begin.
 type layout struct {
 	inFlow   map[int]bool
 	open     []level
-	awaiting bool // the line before ends in a colon or a dash, so that a value may follow
-	scalar   int  // column of the key whose block scalar continues here; 0 for none
+	awaiting bool // the previous line ends in a colon or a dash, so that its value may follow
+	scalar   int  // column of the key whose block scalar the next line may continue; 0 for none
 }
 
-// level is a map or list whose keys or dashes begin in a column.
+// level is a map whose keys, or a list whose dashes, begin in the given column.
 type level struct {
 	column int
 	list   bool
 }
 
-// keyLine matches a line of a block: indentation, dashes, key, and the text after its colon.
+// keyLine matches a line in block style: its indentation, its dashes, its key, and the text after the key's colon.
 var keyLine = regexp.MustCompile(`^( *)((?:- +)*)(?:["']?([^\s:#'"{\[&*!|>-][^\s:"']*)["']?:(?:[ \t]+(.*))?$|-$|(.*))`)
 
-// line checks a line. slip describes an error at a column.
+// line checks the next line. slip describes an error, at the given column; it is empty if there is none.
 func (l *layout) line(number int32, line string) (column int, slip string) {
 	line = strings.TrimRight(line, " \t\r")
 	m := keyLine.FindStringSubmatch(line)
@@ -175,7 +176,7 @@ func (l *layout) line(number int32, line string) (column int, slip string) {
 	}
 	column += len(m[2])
 	switch bare := key == "" && rest == ""; {
-	case bare: // a dash that ends its line
+	case bare: // the line ends in a dash
 		slip = l.place(column, true, false)
 		l.awaiting = true
 	case key != "":
@@ -191,7 +192,7 @@ func (l *layout) line(number int32, line string) (column int, slip string) {
 	return column, slip
 }
 
-// place begins or continues the map or list of a column.
+// place begins a map or list in a column, or continues the one that is open there. slip describes an error.
 func (l *layout) place(column int, list, entry bool) (slip string) {
 	before := slices.Clone(l.open)
 	for len(l.open) > 0 {
@@ -221,7 +222,8 @@ func (l *layout) place(column int, list, entry bool) (slip string) {
 	return misplaced(column, list, before)
 }
 
-// misplaced describes a line that begins in a column between the open ones for lines of its kind.
+// misplaced returns the message about a line that begins in a column where no open map or list of its kind has its
+// lines.
 func misplaced(column int, list bool, open []level) string {
 	left, right := 0, 0
 	for _, l := range open {
@@ -243,7 +245,8 @@ func misplaced(column int, list bool, open []level) string {
 		limits.OrList(want))
 }
 
-// unspaced describes a text that is probably meant as a key and its value; empty for any other text.
+// unspaced returns the message about a text that is probably meant as a key and its value, such as key:value without a
+// space; empty for any other text.
 func unspaced(text string) string {
 	key, value, colon := strings.Cut(text, ":")
 	word, more, _ := strings.Cut(text, " ")
@@ -258,7 +261,7 @@ func unspaced(text string) string {
 	return ""
 }
 
-// slipIn returns the end of a message about a text in place of a map.
+// slipIn returns the end of a message about a text that is in the place of a map.
 func slipIn(n *node) string {
 	if slip := unspaced(n.text); n.kind == textNode && slip != "" {
 		return "; " + slip

@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// maxExpansion bounds how many values aliases may add to those written in the file: ten lines of aliases of aliases
-	// can stand for more values than memory holds.
+	// maxExpansion bounds how many values aliases may add to the values written in a file. Without a bound, ten lines
+	// in which aliases refer to aliases can stand for more values than memory holds.
 	maxExpansion = 1_000_000
-	// MaxFileBytes bounds one file: 100,000 rules are about 10 MB.
+	// MaxFileBytes bounds the size of one file; 100,000 rules are about 10 MB.
 	MaxFileBytes = 64 << 20
 )
 
-// starNeedsQuotes is the message for `value: *`.
+// starNeedsQuotes is the message about a value such as `value: *`.
 const starNeedsQuotes = "a text that begins with * must stand in quotes: without them it is an alias"
 
 const secondDocument = "a second YAML document begins here; a file holds one domain, so put each document into a " +
 	"file of its own"
 
-// notYAML is the beginning of messages that repeat the library's.
+// notYAML begins the messages that repeat an error of the YAML library.
 const notYAML = "not YAML: "
 
-// syntax is the error of a text that is no YAML for rules.
+// syntax is the error for a text that is not the YAML of a rule file.
 type syntax struct {
 	pos     limits.Pos
 	message string
 }
 
-// parseYAML turns the text of one file into nodes. It never panics, and takes time in proportion to the text. slow is
-// the reason why goccy/go-yaml had to read the file.
+// parseYAML turns the text of one file into nodes. It never panics, and its time grows only in proportion to the text.
+// slow says why goccy/go-yaml had to read the file; it is empty if readPlain could.
 func parseYAML(text string, d directives, rep *limits.Report) (root *node, slow obstacle, bad *syntax) {
 	root, slow = readPlain(text, nil)
 	if root != nil {
@@ -51,7 +51,7 @@ func parseYAML(text string, d directives, rep *limits.Report) (root *node, slow 
 		bad  *syntax
 	}
 	done := make(chan result, 1)
-	go func() { // the library can't be interrupted
+	go func() { // in a goroutine, because the library cannot be interrupted
 		root, bad := parseAnyYAML(text, d)
 		done <- result{root, bad}
 	}()
@@ -63,7 +63,7 @@ func parseYAML(text string, d directives, rep *limits.Report) (root *node, slow 
 	}
 }
 
-// normalizeNewlines ends lines by \n, whatever the file's line ends are.
+// normalizeNewlines replaces CR LF by \n.
 func normalizeNewlines(text string) string {
 	if !strings.Contains(text, "\r\n") {
 		return text
@@ -71,7 +71,8 @@ func normalizeNewlines(text string) string {
 	return strings.ReplaceAll(text, "\r\n", "\n")
 }
 
-// findInvalidByte finds the first byte that YAML does not allow. The library would replace it and read on.
+// findInvalidByte returns an error for the first byte that YAML does not allow. The library would replace the byte and
+// continue.
 func findInvalidByte(text string) *syntax {
 	at := limits.Pos{Line: 1, Column: 1}
 	for i, r := range text {
@@ -89,19 +90,19 @@ func findInvalidByte(text string) *syntax {
 	return nil
 }
 
-// parseAnyYAML reads all of YAML with goccy/go-yaml.
+// parseAnyYAML reads a text with goccy/go-yaml, which knows all of YAML.
 func parseAnyYAML(text string, d directives) (root *node, bad *syntax) {
 	defer func() {
-		// A fault in the YAML library must not end a daemon that has valid rules in force.
+		// A fault in the YAML library must not end a daemon that serves requests by rules it has loaded before.
 		if r := recover(); r != nil {
 			root, bad = nil, &syntax{limits.Pos{Line: 1, Column: 1},
 				fmt.Sprintf("this text can't be read as YAML (%v)", r)}
 		}
 	}()
-	text = normalizeNewlines(text) // the library counts a line twice where CR LF follows a comment
+	text = normalizeNewlines(text) // the library counts a line twice if its CR LF follows a comment
 	root, bad = parseWithLibrary(text, d)
 	if bad != nil && strings.Contains(text, "\t") {
-		if spaced := spacesInFlow(text); spaced != text { // the library refuses tabs before keys
+		if spaced := spacesInFlow(text); spaced != text { // the library refuses tabs before keys, which YAML allows
 			return parseWithLibrary(spaced, d)
 		}
 	}
@@ -120,8 +121,8 @@ func parseWithLibrary(text string, d directives) (root *node, bad *syntax) {
 	return builder{anchors: map[string]*node{}, directives: d}.file(file)
 }
 
-// spacesInFlow replaces tabs between the parts of flow style by spaces, and tabs in its double quotes by escapes. YAML
-// allows these tabs.
+// spacesInFlow replaces tabs between the parts of flow style ({…} and […]) by spaces, and tabs in double quotes within
+// flow style by escapes. YAML allows these tabs; the library does not.
 func spacesInFlow(text string) string {
 	b := make([]byte, 0, len(text)+64)
 	depth, quote, comment := 0, byte(0), false
@@ -163,7 +164,7 @@ func spacesInFlow(text string) string {
 	return string(b)
 }
 
-// syntaxOf takes position and reason from an error of the parser.
+// syntaxOf returns an error of the library's parser, with its position and reason.
 func syntaxOf(err error) *syntax {
 	e, ok := err.(interface {
 		GetMessage() string
@@ -172,7 +173,7 @@ func syntaxOf(err error) *syntax {
 	if !ok {
 		return &syntax{limits.Pos{Line: 1, Column: 1}, notYAML + firstLine(err.Error())}
 	}
-	// Not err.Error(), which prints the text around the error, in time that grows with its square.
+	// Do not use err.Error(): it prints the text around the error, in time that grows with the square of that text.
 	s := &syntax{limits.Pos{Line: 1, Column: 1}, notYAML + firstLine(e.GetMessage())}
 	if t := e.GetToken(); t != nil && t.Position != nil {
 		s.pos = positionOf(t)
@@ -180,7 +181,7 @@ func syntaxOf(err error) *syntax {
 	return s
 }
 
-// firstLine returns the part of the library's message that a message repeats.
+// firstLine returns the part of a library's message that our messages repeat.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
 	if len(s) > 2*limits.MaxQuoted {
@@ -196,12 +197,12 @@ func positionOf(t *token.Token) limits.Pos {
 	return limits.Pos{Line: int32(max(t.Position.Line, 1)), Column: int32(max(t.Position.Column, 1))}
 }
 
-// builder turns the syntax tree of one file into nodes, resolving aliases and merge keys.
+// builder turns the library's syntax tree of one file into nodes. It resolves aliases and merge keys.
 type builder struct {
 	directives
-	anchors map[string]*node // nil value: the anchor is still being read
+	anchors map[string]*node // name of an anchor -> its value; nil while the value is being read
 	err     *syntax
-	extra   int64 // values added by aliases so far
+	extra   int64 // number of values that aliases have added so far
 }
 
 func (b builder) file(f *ast.File) (*node, *syntax) {
@@ -236,7 +237,7 @@ func (b *builder) fail(p limits.Pos, format string, args ...any) *node {
 	return &node{plain: true, pos: p, weight: 1, depth: 1}
 }
 
-// node converts one value. at is the position of a value without one of its own (a null that is not written out).
+// node converts one value of the syntax tree. at is the position for a null that is not written out, which has none.
 func (b *builder) node(n ast.Node, at limits.Pos) *node {
 	if b.err != nil || n == nil {
 		return &node{plain: true, pos: at, weight: 1, depth: 1}
@@ -318,7 +319,7 @@ func (b *builder) pairs(values []*ast.MappingValueNode, p limits.Pos) *node {
 	return b.weigh(out)
 }
 
-// merge adds the pairs of a `<<` value whose keys the map lacks; earlier pairs win.
+// merge adds to the map into the pairs of from, the value of a << key, except for keys in have. Earlier pairs win.
 func (b *builder) merge(into, from *node, have map[string]bool) {
 	switch from.kind {
 	case mapNode:
@@ -362,7 +363,7 @@ func (b *builder) alias(n *ast.AliasNode) *node {
 	return target
 }
 
-// tagged reads the core tags; !!str makes a text of any plain scalar.
+// tagged reads a value that has one of YAML's own tags; !!str makes any plain scalar a text.
 func (b *builder) tagged(n *ast.TagNode) *node {
 	at := positionOf(n.Start)
 	v := b.node(n.Value, at)
@@ -383,7 +384,7 @@ func (b *builder) tagged(n *ast.TagNode) *node {
 	return v
 }
 
-// weigh sets weight and depth from the children.
+// weigh sets a node's weight and depth from those of its children.
 func (b *builder) weigh(n *node) *node {
 	n.weight, n.depth = 1, 1
 	for _, p := range n.pairs {

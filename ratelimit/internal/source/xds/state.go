@@ -6,23 +6,25 @@ import (
 	"time"
 )
 
-// State is what the debug port shows of a control plane.
+// State is the state of the connection to a control plane, as the debug port shows it.
 type State struct {
 	Server    string `json:"server"`
 	Connected bool   `json:"connected"`
-	// Since is when the stream began, or when the last one ended.
+	// Since is when the present stream began or, without a stream, when the last one ended.
 	Since time.Time `json:"since"`
-	// Awaiting: no set has been accepted yet, so that every decision is UNAVAILABLE.
+	// Awaiting is set until the first set of rules is accepted; until then every decision is UNAVAILABLE.
 	Awaiting bool `json:"awaiting_first_set"`
-	// Version is the version in force, Resources the number of its resources, AckedAt when it was acknowledged.
+	// Version is the version that is in force, Resources is the number of its resources, and AckedAt is when it was
+	// acknowledged.
 	Version   string    `json:"version"`
 	Resources int       `json:"resources"`
 	AckedAt   time.Time `json:"acked_at,omitzero"`
-	// NackedVersion is the last refused version, and NackReason why. Both are kept when a later version is accepted.
+	// NackedVersion is the version that was refused last, and NackReason is the reason. Both stay when a later version
+	// is accepted.
 	NackedVersion string    `json:"nacked_version,omitempty"`
 	NackReason    string    `json:"nack_reason,omitempty"`
 	NackedAt      time.Time `json:"nacked_at,omitzero"`
-	// Error is why there is no stream; AgainAt is when the next try is due.
+	// Error is the reason why there is no stream; AgainAt is when the client will try again.
 	Error   string    `json:"error,omitempty"`
 	AgainAt time.Time `json:"again_at,omitzero"`
 }
@@ -46,7 +48,8 @@ func (c *Client) connected() {
 	})
 }
 
-// disconnected notes an error, and keeps the time at which the stream ended while dials fail.
+// disconnected records an error and the pause before the next try. While further tries fail, the time at which the
+// stream ended stays.
 func (c *Client) disconnected(err error, pause time.Duration) {
 	c.change(func(s *State) {
 		now := time.Now()
@@ -68,7 +71,7 @@ func (c *Client) nacked(version, reason string) {
 	c.change(func(s *State) { s.NackedVersion, s.NackReason, s.NackedAt = version, reason, time.Now() })
 }
 
-// Text returns the state for people.
+// Text returns the state as text, for people.
 func (s State) Text() string {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {

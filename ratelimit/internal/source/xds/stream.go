@@ -26,12 +26,12 @@ import (
 	"gatehouse/ratelimit/internal/grpctls"
 )
 
-// dial makes a connection for one stream. gRPC would dial again by itself, at times of its own, so a connection is
-// never used for a second stream.
+// dial makes a connection for one stream. A connection is never used for a second stream, because gRPC would reconnect
+// it on its own, at times of its own.
 func (c *Client) dial() (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDisableServiceConfig(), // DNS provides no rules for retries
+		grpc.WithDisableServiceConfig(), // do not take a retry policy from DNS
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectPatience}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.o.ping, Timeout: c.o.pingTimeout}),
 	}
@@ -47,14 +47,14 @@ func (c *Client) dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient(c.o.Target, options...)
 }
 
-// stream is one stream of aggregated discovery.
+// stream is one stream of the aggregated discovery service (ADS).
 type stream struct {
 	c *Client
 	discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 }
 
-// open starts the stream and requests everything. A new stream sends the version in force, never a refused version, and
-// no nonce: nonces belong to another stream.
+// open starts a stream and requests all resources. The request has the version in force, never a refused one, and no
+// nonce, because nonces belong to one stream.
 func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*stream, error) {
 	if len(c.headers) > 0 {
 		ctx = metadata.NewOutgoingContext(ctx, c.headers)
@@ -72,15 +72,16 @@ func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*stream, erro
 	return s, nil
 }
 
-// ask sends one request: the first one, an ACK or, with a refusal, a NACK. io.EOF means that the stream has ended; Recv
-// returns the reason.
+// ask sends one request: the first request of a stream, an ACK or, if refusal is set, a NACK. The error io.EOF means
+// that the stream has ended; Recv returns the reason.
 func (s *stream) ask(nonce string, refusal *statuspb.Status) error {
 	return s.Send(&discoverypb.DiscoveryRequest{
 		VersionInfo: s.c.accepted, Node: s.c.node, TypeUrl: s.c.o.Type, ResponseNonce: nonce, ErrorDetail: refusal,
 	})
 }
 
-// follow answers responses until the stream breaks. Its reader ends with the stream's context.
+// follow receives responses and answers them until the stream breaks. The goroutine that receives ends with the
+// stream's context.
 func (s *stream) follow(apply func(Set) error) error {
 	responses, broken := make(chan *discoverypb.DiscoveryResponse), make(chan error, 1)
 	go func() {
@@ -98,7 +99,7 @@ func (s *stream) follow(apply func(Set) error) error {
 			}
 		}
 	}()
-	var held *reply // a NACK that repeats the last one
+	var held *reply // a NACK equal to the previous one, to be sent after a pause
 	due := time.NewTimer(0)
 	defer due.Stop()
 	due.Stop()
@@ -108,7 +109,7 @@ func (s *stream) follow(apply func(Set) error) error {
 		case err := <-broken:
 			return err
 		case response := <-responses:
-			held = nil // the newest response is the one to answer
+			held = nil // only the newest response needs an answer
 			if response.TypeUrl != s.c.o.Type {
 				s.c.o.Log.Debug("xds: a response of another type is ignored", "type", response.TypeUrl)
 				continue
@@ -133,18 +134,18 @@ func (s *stream) follow(apply func(Set) error) error {
 			if !errors.Is(err, io.EOF) {
 				return err
 			}
-			return <-broken // the reader's error says why
+			return <-broken // the receiving goroutine has the reason
 		}
 	}
 }
 
-// reply is an ACK or, with a refusal, a NACK.
+// reply is the answer to a response: an ACK or, if refusal is set, a NACK.
 type reply struct {
 	nonce   string
 	refusal *statuspb.Status
 }
 
-// explain adds to an error what an operator can do.
+// explain adds to an error of a stream what an operator can do about it.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -155,9 +156,9 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
-// judge has a response applied, and returns the answer and the time to wait before it. Servers send a refused set again
-// as soon as they get the NACK: a set that was already refused is not applied again, and is refused at growing
-// intervals.
+// judge passes the resources of a response to apply. It returns the answer, and how long to wait before it is sent. A
+// set that was refused already is not passed to apply again, and its NACK is delayed by a growing pause: control planes
+// may send a refused set again as soon as they receive the NACK.
 func (c *Client) judge(response *discoverypb.DiscoveryResponse,
 	apply func(Set) error) (answer *reply, pause time.Duration) {
 	set := Set{Version: response.VersionInfo}
@@ -166,7 +167,7 @@ func (c *Client) judge(response *discoverypb.DiscoveryResponse,
 	switch {
 	case c.refusal != nil && sum == c.refused:
 		return &reply{response.Nonce, c.refusal}, c.nagging.streamBroke()
-	case c.refusal == nil && c.applied && sum == c.inForce: // the set in force, by another version or stream
+	case c.refusal == nil && c.applied && sum == c.inForce: // the set in force, with another version or on a new stream
 	default:
 		c.tellEmpty(set)
 		err := apply(set)
@@ -187,7 +188,7 @@ func (c *Client) judge(response *discoverypb.DiscoveryResponse,
 	return &reply{nonce: response.Nonce}, 0
 }
 
-// payloads returns the messages without their envelopes.
+// payloads returns the encoded resources without the Any messages around them.
 func (c *Client) payloads(all []*anypb.Any) (out [][]byte, err error) {
 	var errs []error
 	for i, r := range all {
@@ -200,7 +201,7 @@ func (c *Client) payloads(all []*anypb.Any) (out [][]byte, err error) {
 	return out, errors.Join(errs...)
 }
 
-// tellEmpty warns that an empty set removes all limits.
+// tellEmpty logs a warning if an empty set removes all limits.
 func (c *Client) tellEmpty(set Set) {
 	switch {
 	case set.Err != nil || len(set.Resources) > 0:
@@ -212,7 +213,7 @@ func (c *Client) tellEmpty(set Set) {
 	}
 }
 
-// digest returns the same sum for the same resources in any order.
+// digest returns a hash of a set's resources that does not depend on their order.
 func digest(set Set) (sum [sha256.Size]byte) {
 	sorted := slices.SortedFunc(slices.Values(set.Resources), bytes.Compare)
 	h := sha256.New()
@@ -227,7 +228,7 @@ func digest(set Set) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// maxReason bounds the reason in a NACK: a set may have a thousand errors, and servers log the reason.
+// maxReason bounds the reason in a NACK, in bytes: a set may have a thousand errors, and control planes log the reason.
 const maxReason = 16 << 10
 
 func shorten(reason string) string {
@@ -242,5 +243,5 @@ func shorten(reason string) string {
 	return strings.ToValidUTF8(reason[:cut], "?") + fmt.Sprintf("\n(%d more lines)", rest)
 }
 
-// forbidsPings reports whether a server ended the connection because of too frequent pings.
+// forbidsPings reports whether the server ended the connection because it was pinged too often.
 func forbidsPings(err error) bool { return strings.Contains(err.Error(), "too_many_pings") }

@@ -16,6 +16,7 @@ import (
 
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/source/xds/xdstest"
+	"gatehouse/shared/must"
 )
 
 // script is an ADS server that says what the test says.
@@ -51,9 +52,7 @@ func (s *script) StreamAggregatedResources(
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -79,9 +78,7 @@ func TestClient_otherTypes(t *testing.T) {
 		return ""
 	}
 	good, err := proto.Marshal(domain("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	a := &anypb.Any{TypeUrl: rulefile.ResourceType, Value: good}
 	s.say <- &discoverypb.DiscoveryResponse{TypeUrl: "type.googleapis.com/other", VersionInfo: "x", Nonce: "x",
 		Resources: []*anypb.Any{a}}

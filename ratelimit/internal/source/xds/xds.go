@@ -1,6 +1,6 @@
-// Package xds receives configuration from a control plane: whole sets of resources over one stream of aggregated
-// discovery, state of the world, each passed to one function, whose result is sent to the control plane as an ACK or
-// NACK.
+// Package xds receives configuration from an xDS control plane, over one stream of the aggregated discovery service in
+// its state-of-the-world form: each response has all resources. The package passes each response, as a Set, to a
+// function, and sends the function's result to the control plane as an ACK or NACK.
 //
 // It knows streams, versions and when to try again. It does not know what the resources mean.
 package xds
@@ -24,16 +24,16 @@ import (
 	"gatehouse/shared/certs"
 )
 
-// Set is one response: all resources that exist.
+// Set is one response of the control plane: all resources that exist.
 type Set struct {
 	Version string
-	// Resources are encoded messages of the requested type; no resources at all are a valid set.
+	// Resources are encoded messages of the requested type. A Set without resources is valid.
 	Resources [][]byte
-	// Err says what is wrong with the response; Resources is not valid then.
+	// Err says what is wrong with the response; Resources must not be used then.
 	Err error
 }
 
-// Settings say where the control plane is and how long to wait for it.
+// Settings are the environment variables that say where the control plane is and how long to wait for it.
 type Settings struct {
 	// Id of this node, sent to the control plane.
 	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
@@ -47,44 +47,44 @@ type Settings struct {
 	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after
 	// a set that was accepted.
 	StreamRetry time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
-	// Longest pause of either kind, once a set was accepted.
+	// Longest pause between tries to connect, once a set was accepted.
 	MaxRetry time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s" min:"1ms"`
 	// Longest response, in bytes; 0: 4194304. A longer one breaks the stream.
 	MaxMessage int `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0" min:"0"`
 }
 
-// Options are what NewClient takes.
+// Options are what NewClient needs.
 type Options struct {
 	Settings
-	// Type is the type URL of the resources.
+	// Type is the type URL of the resources to request.
 	Type string
-	// NodeMetadata identifies this client to the control plane, as NodeID does.
+	// NodeMetadata describes this client to the control plane, in addition to NodeID.
 	NodeMetadata map[string]string
-	// Headers go with each stream. Names are lower case.
+	// Headers are sent with each stream. Their names must be lower case.
 	Headers map[string]string
-	// Certs turns TLS on.
+	// Certs has the certificates for TLS; nil means no TLS.
 	Certs *certs.Store
-	// Jitter is the share, 0 to 1, by which each pause after the first accepted response is lengthened or shortened at
-	// random.
+	// Jitter is the share, from 0 to 1, of a pause by which the pause is lengthened or shortened at random. There is no
+	// jitter before the first accepted response.
 	Jitter float64
 	Stats  *stats.Registry
 	Log    *slog.Logger
 
 	ping, pingTimeout time.Duration // 0 means pingEvery and pingPatience
-	nackAgain         time.Duration // 0 means nackAgain
+	nackAgain         time.Duration // 0 means the constant nackAgain
 }
 
 const (
-	// pingEvery is how long a stream may be silent before the control plane is pinged; pingPatience is how long it has
-	// to answer. A server that forbids such pings is then pinged half as often, down to pingRarest.
+	// pingEvery is the time without traffic after which the control plane is pinged; pingPatience is the time it has to
+	// answer. If a server forbids such pings, the time between pings is doubled, up to pingRarest.
 	pingEvery    = 30 * time.Second
 	pingPatience = 20 * time.Second
 	pingRarest   = 10 * time.Minute
-	// nackAgain is the first pause before a NACK that repeats the last one, nackLongest the longest pause: a server
-	// that waits for the NACK has nothing new to send before.
+	// nackAgain is the first pause before a NACK is repeated for a set that the server sends again. nackLongest is the
+	// longest pause, since a server may send nothing new before it has the NACK.
 	nackAgain   = 250 * time.Millisecond
 	nackLongest = 5 * time.Second
-	// connectPatience bounds connecting, TLS included.
+	// connectPatience bounds the time for connecting, including TLS.
 	connectPatience = 10 * time.Second
 )
 
@@ -98,20 +98,20 @@ type Client struct {
 
 	acks, nacks, dialFailures, streamFailures *stats.Counter
 
-	// Fields of Run.
+	// The following fields are used by Run only.
 	accepted string            // version of the set in force
 	inForce  [sha256.Size]byte // digest of the set in force
-	applied  bool              // a set was accepted
-	some     bool              // the set in force has resources
-	refused  [sha256.Size]byte // digest of the last set, if it was refused
-	refusal  *statuspb.Status  // why the last set was refused; nil if it was not
-	nagging  pauses            // between NACKs that repeat the last NACK
+	applied  bool              // set once a set has been accepted
+	some     bool              // set if the set in force has resources
+	refused  [sha256.Size]byte // digest of the last set if it was refused
+	refusal  *statuspb.Status  // the reason why the last set was refused; nil if it was not
+	nagging  pauses            // the pauses between repeated NACKs
 
 	mu    sync.Mutex
 	state State
 }
 
-// NewClient returns a Client that has not dialled yet.
+// NewClient returns a Client that has not connected yet.
 func NewClient(o Options) *Client {
 	o.ping, o.pingTimeout = cmp.Or(o.ping, pingEvery), cmp.Or(o.pingTimeout, pingPatience)
 	o.nackAgain = cmp.Or(o.nackAgain, nackAgain)
@@ -131,7 +131,7 @@ func NewClient(o Options) *Client {
 			c.node.Metadata.Fields[k] = structpb.NewStringValue(v)
 		}
 	}
-	c.nagging.reset() // repeated refusals do not mean that the first set is missing
+	c.nagging.reset() // so that the pauses between NACKs grow even before the first set is accepted
 	c.state = State{Server: o.Target, Since: time.Now(), Awaiting: true}
 	o.Stats.FlagFunc("ratelimit.xds.awaiting_first_set", func() bool { return c.State().Awaiting })
 	o.Stats.FlagFunc("ratelimit.xds.connected", func() bool { return c.State().Connected })
@@ -144,16 +144,18 @@ func NewClient(o Options) *Client {
 	return c
 }
 
-// Reconnect ends the present stream, or pause, and connects again at once. It does not wait.
+// Reconnect ends the present stream, or the pause before the next one, and makes Run connect again at once. It does not
+// wait for that.
 func (c *Client) Reconnect() {
 	select {
 	case c.again <- struct{}{}:
-	default: // a reconnection is already pending
+	default: // a reconnection is pending already
 	}
 }
 
-// Run passes each set to apply until ctx ends; then it returns nil. apply runs in this goroutine. Its error refuses the
-// set: the control plane gets a NACK with the reason, and its next response is the next set.
+// Run receives sets and passes each to apply until ctx ends; then it returns nil. apply runs in this goroutine. If
+// apply returns an error, the set is refused: the control plane gets a NACK with the reason, and its next response is
+// the next set.
 func (c *Client) Run(ctx context.Context, apply func(Set) error) error {
 	for ctx.Err() == nil {
 		reached, asked, err := c.visit(ctx, apply)
@@ -188,7 +190,7 @@ func (c *Client) trouble(reached bool) string {
 	return text + "; there are no rules yet"
 }
 
-// after counts a failure and returns how long to wait.
+// after counts a failed connection or a broken stream (reached), and returns how long to wait before the next try.
 func (c *Client) after(reached bool, err error) time.Duration {
 	switch {
 	case !reached:
@@ -202,8 +204,8 @@ func (c *Client) after(reached bool, err error) time.Duration {
 	return c.pauses.streamBroke()
 }
 
-// visit dials, and follows the stream until it breaks or Reconnect is called (asked). reached reports whether there was
-// a stream.
+// visit connects to the control plane and follows the stream until it breaks, or until Reconnect is called; asked is
+// set in the latter case. reached reports whether a stream was opened.
 func (c *Client) visit(ctx context.Context, apply func(Set) error) (reached, asked bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -217,7 +219,7 @@ func (c *Client) visit(ctx context.Context, apply func(Set) error) (reached, ask
 	})
 	opened, failure := c.stream(ctx, apply)
 	cancel()
-	wg.Wait() // so that asked is written before it is read
+	wg.Wait() // so that asked is not read while it is written
 	return opened, asked, failure
 }
 
@@ -234,15 +236,16 @@ func (c *Client) stream(ctx context.Context, apply func(Set) error) (opened bool
 	return true, fmt.Errorf("xds: %w", s.follow(apply))
 }
 
-// pauses are the waits between tries. Until the first accepted response each pause is the one after the first failed
-// dial: a daemon without rules decides nothing, so its pauses do not grow. Afterwards each failure of a kind doubles
-// the next pause, up to longest.
+// pauses computes the pauses between tries to connect. Before the first accepted response, all pauses are as long as
+// dial: a daemon without rules cannot decide anything, so its pauses must not grow. Afterwards each failed connection
+// doubles the pause after the next failed connection, and each broken stream the pause after the next broken stream, up
+// to longest.
 type pauses struct {
 	dial, stream, longest time.Duration
 	jitter                float64
-	random                func() float64 // from 0 to 1
-	settled               bool           // there was an accepted response
-	dials, streams        int            // failures since the last accepted response
+	random                func() float64 // a random number from 0 to 1
+	settled               bool           // set once a response has been accepted
+	dials, streams        int            // failed connections, and broken streams, since a response was accepted last
 }
 
 func newPauses(dial, stream, longest time.Duration, jitter float64) pauses {
@@ -259,10 +262,11 @@ func (p *pauses) streamBroke() time.Duration {
 	return p.pause(p.stream, p.streams)
 }
 
-// reset is called after an accepted response.
+// reset is called when a response has been accepted.
 func (p *pauses) reset() { p.settled, p.dials, p.streams = true, 0, 0 }
 
-// pause returns initial for the first failure. Jitter makes no pause longer than longest.
+// pause returns the pause after so many failures; after the first, it is initial. Jitter does not make it longer than
+// longest.
 func (p *pauses) pause(initial time.Duration, failures int) time.Duration {
 	if !p.settled {
 		return p.dial

@@ -1,4 +1,4 @@
-// Package xdstest is a control plane for tests, on the library that real control planes use.
+// Package xdstest provides a control plane for tests. It uses go-control-plane, the library of real control planes.
 package xdstest
 
 import (
@@ -21,13 +21,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Plane is a control plane whose server may stop and start again; its resources stay.
+// Plane is a control plane whose server can be stopped and started again without losing its resources.
 type Plane struct {
 	t     testing.TB
 	cache cache.SnapshotCache
 	stop  context.CancelFunc
 	grpc  *grpc.Server
-	// Addr is the server's address, the same after each Serve.
+	// Addr is the address of the server. It stays the same when the server is started again.
 	Addr string
 
 	mu       sync.Mutex
@@ -37,7 +37,7 @@ type Plane struct {
 	streams  []time.Time
 }
 
-// everybody gives all clients the same resources.
+// everybody makes all clients receive the same resources.
 type everybody struct{}
 
 func (everybody) ID(*corepb.Node) string { return "everybody" }
@@ -52,12 +52,12 @@ func New(t testing.TB, options ...grpc.ServerOption) *Plane {
 	return p
 }
 
-// Set replaces all resources.
+// Set replaces all resources by configs.
 func (p *Plane) Set(version string, configs ...*rlsconf.RateLimitConfig) {
 	p.t.Helper()
 	all := make([]types.Resource, len(configs))
 	for i, c := range configs {
-		all[i] = proto.CloneOf(c) // the cache encodes it when a client asks
+		all[i] = proto.CloneOf(c) // copied, since the cache encodes the message later, when a client requests it
 	}
 	snapshot, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: all})
 	if err != nil {
@@ -68,7 +68,7 @@ func (p *Plane) Set(version string, configs ...*rlsconf.RateLimitConfig) {
 	}
 }
 
-// Serve begins to serve; after Kill, at the former address.
+// Serve starts the server. After Kill, it has the same address as before.
 func (p *Plane) Serve(options ...grpc.ServerOption) {
 	p.t.Helper()
 	l, err := net.Listen("tcp", p.Addr)
@@ -100,20 +100,20 @@ func (p *Plane) Serve(options ...grpc.ServerOption) {
 	go p.grpc.Serve(l)
 }
 
-// Kill cuts every connection and stops listening.
+// Kill cuts every connection and stops the server.
 func (p *Plane) Kill() {
 	p.grpc.Stop()
 	p.stop()
 }
 
-// Requests returns all requests so far, in order.
+// Requests returns all requests received so far, in order.
 func (p *Plane) Requests() []*discoverypb.DiscoveryRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.requests)
 }
 
-// Request waits for the request with that number, from 0.
+// Request waits for the request with number n, counted from 0, and returns it.
 func (p *Plane) Request(n int) *discoverypb.DiscoveryRequest {
 	p.t.Helper()
 	for timeout := time.After(20 * time.Second); ; {
@@ -131,14 +131,14 @@ func (p *Plane) Request(n int) *discoverypb.DiscoveryRequest {
 	}
 }
 
-// Headers returns the headers of each stream, in order.
+// Headers returns the headers of each stream so far, in order.
 func (p *Plane) Headers() []metadata.MD {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.headers)
 }
 
-// Streams returns the times at which streams began.
+// Streams returns the times at which the streams so far began.
 func (p *Plane) Streams() []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
