@@ -27,7 +27,7 @@ type Counting struct {
 	// to live; 0 or less: none.
 	JitterMax int64 `env:"EXPIRATION_JITTER_MAX_SECONDS" envDefault:"300"`
 	Limits    limits.Settings
-	// plain: keys as the replaced service writes them, so that both can share a store; escaped: unambiguous ones.
+	// plain: keys as envoyproxy/ratelimit writes them, so that both can share a store; escaped: unambiguous ones.
 	KeyFormat string `env:"CACHE_KEY_FORMAT" envDefault:"plain" oneof:"plain escaped" fold:"true"`
 	// Answer while the store fails: error (Envoy's failure_mode_deny decides), allow or deny. A
 	// domain's on_store_failure wins.

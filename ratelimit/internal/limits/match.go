@@ -34,7 +34,7 @@ type Item struct {
 const (
 	MaxValues   = 1000
 	MaxPrefixes = 10_000
-	maxMade     = 100_000 // see checker.made
+	maxMade     = 100_000 // steps of one domain, as checker.made counts them
 )
 
 // hasValues reports whether the entry has a values list.
