@@ -119,6 +119,9 @@ func TestSignUp_decoyID(t *testing.T) {
 		return got.User
 	}
 	fresh, pending, taken := first("new@example.org"), first("new@example.org"), first("mia@example.org")
+	if made := h.user(fresh.ID).Identities[0]; made.ID != fresh.Identities[0].ID {
+		t.Errorf("the stored identity is %s, shown was %s", made.ID, fresh.Identities[0].ID)
+	}
 	ids := cmp.Options{
 		cmpopts.IgnoreFields(store.User{}, "ID", "Email", "UserMetadata"),
 		cmpopts.IgnoreFields(store.Identity{}, "ID", "UserID", "ProviderID", "Email", "Data"),
