@@ -108,6 +108,20 @@ func TestSendOTP(t *testing.T) {
 	send(flow.OTP{Phone: "491512", CreateUser: true})
 	_, err = h.verify(flow.Verify{Type: "sms", Phone: "491512", Token: h.newest("sms", "491512").Code})
 	accepted(t, err)
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Phone: "491513", Password: "sesame"})
+	accepted(t, err)
+	rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Limit: 100})
+	accepted(t, err)
+	var channels []string // of requests that named none
+	for _, r := range rows {
+		if strings.Contains(string(r.Traits), "channel") {
+			channels = append(channels, fmt.Sprint(r.Action, " ", metadata(t, r.Traits)["channel"]))
+		}
+	}
+	if got, want := strings.Join(channels, ", "),
+		"user_signedup sms, user_recovery_requested sms, user_confirmation_requested sms"; got != want {
+		t.Errorf("channels in the audit log: %s, want %s", got, want)
+	}
 	// The address of another provider's identity cannot be signed up with, and no message is sent.
 	b := h.db.Batch()
 	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: mia.ID, Provider: "github", ProviderID: "7",
