@@ -476,6 +476,10 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 			u.NewEmail+u.NewPhone != "" {
 			t.Errorf("%+v", u)
 		}
+		by, meta := u.Identities[0].Provider, metadata(t, u.UserMetadata)
+		if meta[by] != u.Email+u.Phone || meta[by+"_verified"] != true {
+			t.Errorf("metadata %v of a user with the %s %s", meta, by, u.Email+u.Phone)
+		}
 		h.pass(time.Minute)
 		g, err = h.refresh(g.RefreshToken) // the caller's session stays
 		if err != nil || h.caller(g).Claims.IsAnonymous {

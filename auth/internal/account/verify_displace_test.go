@@ -126,8 +126,8 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 	}
 }
 
-// An administrator's change of address without email_confirm leaves the flags as they were, and equal in user,
-// identity and metadata.
+// After an administrator's change of address, user, identity and metadata have the same address and the same flag.
+// Without email_confirm the flag stays as it was.
 func TestAdminUpdate_flags(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -135,14 +135,24 @@ func TestAdminUpdate_flags(t *testing.T) {
 	h.signUp("tom@example.org", "sesame", `{}`)
 	for email, confirmed := range map[string]bool{"mia@example.org": true, "tom@example.org": false} {
 		id := h.idOf(email)
-		_, err := h.AdminUpdate(t.Context(), browser, service, id, flow.Attributes{Email: ptr("new." + email)})
-		accepted(t, err)
-		u := h.user(id)
-		meta, identity := metadata(t, u.UserMetadata), metadata(t, u.Identities[0].Data)
-		if u.EmailConfirmedAt.IsZero() == confirmed || meta["email_verified"] != confirmed ||
-			identity["email_verified"] != confirmed || meta["email"] != "new."+email {
-			t.Errorf("confirmed %v, identity %v, metadata %v", u.EmailConfirmedAt, identity, meta)
+		for _, confirm := range []bool{false, true} {
+			email, confirmed = "new."+email, confirmed || confirm
+			_, err := h.AdminUpdate(t.Context(), browser, service, id,
+				flow.Attributes{Email: &email, EmailConfirm: &confirm})
+			accepted(t, err)
+			u := h.user(id)
+			meta, identity := metadata(t, u.UserMetadata), metadata(t, u.Identities[0].Data)
+			if u.EmailConfirmedAt.IsZero() == confirmed || meta["email_verified"] != confirmed ||
+				identity["email_verified"] != confirmed || meta["email"] != email || identity["email"] != email {
+				t.Errorf("confirmed %v, identity %v, metadata %v", u.EmailConfirmedAt, identity, meta)
+			}
 		}
+	}
+	u, err := h.AdminUpdate(t.Context(), browser, service, mia.User.ID,
+		flow.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
+	accepted(t, err)
+	if meta := metadata(t, u.UserMetadata); meta["phone"] != "491511" || meta["phone_verified"] != true {
+		t.Errorf("a confirmed number, metadata %v", meta)
 	}
 	ended(t, h, mia)
 }
