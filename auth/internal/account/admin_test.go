@@ -435,12 +435,14 @@ func TestInvite(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 	first := h.newest("invite", "ann@example.org")
+	_, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: "ann@example.org"})
+	refused(t, err, "over_email_send_rate_limit: For security purposes, you can only request this after 3600 seconds.")
 	h.pass(time.Second)
 	again := invite("ann@example.org", `{"nick":"y"}`, "")
 	if again.ID != u.ID || string(again.UserMetadata) != `{"nick": "x"}` || again.InvitedAt != h.now {
 		t.Errorf("%+v", again)
 	}
-	_, err := h.verify(flow.Verify{Type: "invite", TokenHash: first.Hash})
+	_, err = h.verify(flow.Verify{Type: "invite", TokenHash: first.Hash})
 	refused(t, err, linkExpired)
 	l := h.newest("invite", "ann@example.org")
 	if !strings.Contains(l.Link, "&type=invite&") {
