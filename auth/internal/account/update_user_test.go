@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -523,6 +524,31 @@ func TestAnonymous_twoAddressesAtOnce(t *testing.T) {
 	}
 	if u, err := h.update(g, second); err != nil || u.Email != "mia@example.org" || u.NewEmail != "another@example.org" {
 		t.Errorf("again: %+v, %v", u, err)
+	}
+}
+
+// The pause between two changes of address holds for a user, whatever the new addresses are.
+func TestUpdateUser_pause(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	confirmed := h.confirmed("mia@example.org")
+	h.set(func(s *flow.Settings) { s.Email.Interval, s.Phone.Interval = time.Minute, time.Minute })
+	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	accepted(t, err)
+	const wait = "_send_rate_limit: For security purposes, you can only request this after 60 seconds."
+	for i, g := range []flow.Grant{confirmed, anonymous} {
+		for what, change := range map[string]func(n int) flow.UserUpdate{
+			"email": func(n int) flow.UserUpdate { return flow.UserUpdate{Email: fmt.Sprintf("%d.%d@example.org", i, n)} },
+			"sms":   func(n int) flow.UserUpdate { return flow.UserUpdate{Phone: fmt.Sprintf("4915%d%d", i, n)} },
+		} {
+			_, err := h.update(g, change(1))
+			accepted(t, err)
+			_, err = h.update(g, change(2))
+			refused(t, err, "over_"+what+wait)
+			h.pass(time.Minute)
+			_, err = h.update(g, change(2))
+			accepted(t, err)
+		}
 	}
 }
 
