@@ -203,7 +203,9 @@ func TestConfig_mistakes(t *testing.T) {
 		`MCACHE_HOST_PORT and MCACHE_SRV are both set: keep one`)
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1,/s MCACHE_TLS=1",
 		`MCACHE_TLS=true needs host:port in MCACHE_HOST_PORT, not the path of a unix socket`)
-	f("MCACHE_HOST_PORT=h:1,h", `MCACHE_HOST_PORT="h:1,h": "h" is neither host:port nor a path`)
+	f("MCACHE_HOST_PORT=h:1,hunter2@h", `MCACHE_HOST_PORT: item 2: neither host:port nor a path; nodes take no user or password`)
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=hunter2@h:1",
+		`KVSTORE_PERSECOND_URL: user and password need redis:// in front, or KVSTORE_PERSECOND_AUTH`)
 	f("MEMCACHE_SRV=m.tcp.x", `MEMCACHE_SRV="m.tcp.x": not of the form _service._proto.name`)
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 CACHE_KEY_PREFIX=a\x7f",
 		"CACHE_KEY_PREFIX=\"a\\x7f\": memcached would take no key: the counter key holds white space or a control "+
