@@ -169,12 +169,14 @@ func TestConfig_mistakes(t *testing.T) {
 		`CONFIG_GRPC_XDS_SERVER_URL="https://h:1": a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on`)
 	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2",
 		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: not a list of name:value`)
-	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=grpc-x:hunter2",
-		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: "grpc-x" is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2",
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: not a list of name:value`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:1,grpc-hunter2:hunter2",
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: item 2: its name is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-`)
 	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:1,a:2",
-		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the header a is given twice`)
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: item 2: its name is given twice`)
 	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:\x7f",
-		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the value of a holds what no header may: anything but printable ASCII`)
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: item 1: its value holds what no header may: anything but printable ASCII`)
 	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT="+cert,
 		`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="`+cert+`": a certificate without its key is of no use`)
 	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+dir,
