@@ -166,7 +166,7 @@ func encryptColumn(plain, id string) string {
 	if err != nil {
 		panic(err)
 	}
-	sealed, b64 := aead.Seal(nil, nil, []byte(plain), nil), base64.StdEncoding.EncodeToString // begins with the nonce
+	sealed, b64 := aead.Seal(nil, nil, []byte(plain), nil), base64.StdEncoding.EncodeToString // sealed begins with the nonce
 	return fmt.Sprintf(`{"key_id":"%s","alg":"aes-gcm-hkdf","data":"%s","nonce":"%s"}`, takeoverKeyName,
 		b64(sealed[12:]), b64(sealed[:12]))
 }

@@ -27,7 +27,7 @@ func (t grpcTraffic) drive(l load) (*result, error) {
 	return r.drive()
 }
 
-// grpcExchange is the exchange of a running load of calls.
+// grpcExchange implements exchange for a running load of gRPC calls.
 type grpcExchange struct {
 	runner *runner
 	grpcTraffic

@@ -92,7 +92,7 @@ func (t httpTraffic) drive(l load) (*result, error) {
 	return r.drive()
 }
 
-// httpExchange is the exchange of a running load of requests.
+// httpExchange implements exchange for a running load of HTTP/1.1 requests.
 type httpExchange struct {
 	runner *runner
 	httpTraffic

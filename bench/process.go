@@ -114,7 +114,7 @@ func newControlGroup(name string, memory int64, cores float64) (*controlGroup, e
 	if err != nil {
 		return nil, err
 	}
-	const period = 100_000 // µs
+	const period = 100_000 // in µs
 	most, quota := fmt.Sprint(memory), fmt.Sprint(int(cores*period))
 	// Version 2: create the group directly below the root, because a group that has processes cannot have subgroups
 	// with controllers.

@@ -56,7 +56,7 @@ type smallCase struct {
 	start                func() (*target, error)
 	ready, memory, idle  float64 // budgets: seconds until the first answer; when idle, MiB, and percent of a core
 	steady, flood, again []smallLoad
-	reload               func(*target) error // called during the phase again
+	reload               func(*target) error // called while the loads of again run
 }
 
 // smallLoad is a load in which no request may fail. Only in a flood may requests fail, since the daemon need not handle

@@ -111,9 +111,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 	case <-time.After(40 * time.Second):
 		t.Fatal("still there after 40 s")
 	}
-	if err := d.Stop(0); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, d.Stop(0))
 	t.Logf("stopped within %v", time.Since(begun))
 	if strings.Contains(d.log.text(), "were cut") {
 		t.Error("requests were cut")

@@ -232,9 +232,7 @@ func TestEffects_start(t *testing.T) {
 	await.True(t, "the tables are there", func() bool {
 		return rows[int](t, fresh, `select count(*)::int from pg_tables where tablename = 'users'`)[0] > 0
 	})
-	if err := quiet.Stop(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, quiet.Stop(20*time.Second))
 	if strings.Contains(quiet.log.text(), `"level":"info"`) || !strings.Contains(d.log.text(), `"level":"info"`) {
 		t.Errorf("LOG_LEVEL=error:\n%s\nand AUTH_LOG_LEVEL=info:\n%s", quiet.log.text(), d.log.text())
 	}

@@ -276,9 +276,7 @@ func TestLogReaderEnds(t *testing.T) {
 	must.Succeed(t, d.Signal(syscall.SIGHUP))
 	session := d.signUp(t, "ann@example.org")
 	d.want(t, 200, "GET", "/user", session.str("access_token"), "")
-	if err := d.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, d.Stop(time.Minute))
 }
 
 // SIGTERM under load: readiness flips first, every request is answered, the process shuts down cleanly.
@@ -331,9 +329,7 @@ func TestStopUnderLoad(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("still there after a minute")
 	}
-	if err := d.Stop(0); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, d.Stop(0))
 	close(stop)
 	wg.Wait()
 	if served.Load() == 0 || cut.Load() > 0 {
@@ -380,9 +376,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 	waiting := launch(t, t.TempDir(), environment(pg.PostgresURL("postgres")))
 	d.log.await(t, "waiting for the database", nil)
 	waiting.log.await(t, "waiting for the database", nil)
-	if err := waiting.Stop(20 * time.Second); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, waiting.Stop(20*time.Second))
 	must.Succeed(t, pg.Cont())
 	d.awaitReady(t)
 	d.want(t, 200, "GET", "/readyz", "", "")

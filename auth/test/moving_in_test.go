@@ -106,9 +106,7 @@ func TestMovingIn_runbook(t *testing.T) {
 	if status, out, errs := command(t, settings, "", "mirror", "check"); status != 0 {
 		t.Errorf("after the sign-ups: %s%s", out, errs)
 	}
-	if err := d.Stop(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, d.Stop(20*time.Second))
 	r.console("psql app -c 'grant gatehouse to supabase_auth_admin'\nGRANT ROLE\n$ auth mirror drop")
 	if n := count(t, admin, `select count(*) from auth.users o join gatehouse.users u using (id)
 		where u.password_hash like '$2%' and o.encrypted_password <> u.password_hash`); n != 0 {

@@ -1,4 +1,4 @@
-// GET /health touches nothing: what any request pays for HTTP.
+// This script requests GET /health, for which the daemon does nothing else: it shows the cost of HTTP alone.
 import { load, judge } from '../lib/load.js';
 import { get } from '../lib/auth.js';
 

@@ -1,4 +1,5 @@
-// POST /token?grant_type=password: one hash each, on threads that leave everything else its time.
+// This script signs in by password. Each sign-in needs one password hash, which the daemon computes on threads of its
+// own, so that other requests are not delayed.
 import { load, judge } from '../lib/load.js';
 import { hash, password, post, signUp } from '../lib/auth.js';
 

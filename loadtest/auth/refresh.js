@@ -1,4 +1,4 @@
-// POST /token?grant_type=refresh_token: each virtual user keeps one session alive, as a browser tab does.
+// This script refreshes sessions. Each of k6's virtual users keeps one session alive, as a browser tab does.
 import exec from 'k6/execution';
 import { load, judge } from '../lib/load.js';
 import { post, signUp } from '../lib/auth.js';
@@ -9,7 +9,7 @@ export const options = load({ rate: 50, p95: 90, vus: sessions });
 
 export const setup = () => signUp(sessions);
 
-// The token of the last answer; every virtual user has its own copy of this variable.
+// token is the refresh token in the last answer. Each virtual user has its own copy of this variable.
 let token = '';
 
 export default function (accounts) {

@@ -1,4 +1,4 @@
-// GET /user: the request that applications send with every page.
+// This script requests GET /user, which applications request for every page.
 import { load, judge } from '../lib/load.js';
 import { get, signUp } from '../lib/auth.js';
 

@@ -1,12 +1,13 @@
-// The auth daemon's API as the scripts of auth/ use it.
+// This module has the requests to the auth daemon that the scripts in auth/ send.
 import http from 'k6/http';
 
-// BASE_URL is where the daemon listens. HASH_MS is what a password hash costs there: it is added to the
-// limit of what hashes. 'make load' starts a daemon that hashes with bcrypt:4, which is next to nothing.
+// BASE_URL is the URL of the daemon. HASH_MS is the time, in milliseconds, that a password hash takes there; it is
+// added to the limit on requests that need a hash. 'make load' starts a daemon that hashes with bcrypt:4, which takes
+// next to no time.
 export const base = __ENV.BASE_URL || 'http://127.0.0.1:8082';
 export const hash = Number(__ENV.HASH_MS || 0);
 
-// Those of the client library.
+// headers are the headers that the client library auth-js sends.
 const headers = {
   'X-Client-Info': 'gotrue-js/2.0.0',
   'X-Supabase-Api-Version': '2024-01-01',
@@ -15,7 +16,7 @@ const headers = {
 
 export const password = 'correct horse battery staple';
 
-// get asks for a path, as somebody when there is a token. Its name groups the figures.
+// get requests a path, with the access token of a user if one is given. k6 groups the figures by the tag name.
 export function get(path, token) {
   const as = token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
   return http.get(base + path, { headers: as, tags: { name: path } });
@@ -25,8 +26,8 @@ export function post(path, body) {
   return http.post(base + path, JSON.stringify(body), { headers, tags: { name: path.split('?')[0] } });
 }
 
-// signUp makes n users, each with a session. The daemon must have MAILER_AUTOCONFIRM on: otherwise
-// a sign-up is not yet a session.
+// signUp signs up n users, each of whom gets a session. The daemon must have AUTH_MAILER_AUTOCONFIRM=true: otherwise
+// users must confirm their addresses before they get a session.
 export function signUp(n) {
   const run = `${Date.now()}-${Math.floor(Math.random() * 1e9)}`;
   const accounts = [];

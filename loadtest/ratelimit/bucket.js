@@ -1,4 +1,4 @@
-// POST /json about a limit of token_bucket, 10 at once and one a second. No virtual user may get more.
+// This script tests a token bucket over POST /json: 10 requests at once and one a second. No virtual user may get more.
 import http from 'k6/http';
 import { load, judge } from '../lib/load.js';
 import { base, greedy } from '../lib/ratelimit.js';
@@ -7,7 +7,7 @@ export const options = load({ rate: 200, p95: 90 });
 
 http.setResponseCallback(http.expectedStatuses(200, 429));
 
-let mine; // of this virtual user
+let mine; // the request of this virtual user
 
 export default function () {
   mine = mine || greedy('bucket', 10, 1);

@@ -1,4 +1,5 @@
-// ShouldRateLimit over gRPC: what Envoy asks before each request. Every virtual user has its own connection.
+// This script calls ShouldRateLimit over gRPC, as Envoy does for each request. Each virtual user has its own
+// connection.
 import grpc from 'k6/net/grpc';
 import { load, judge } from '../lib/load.js';
 import { addr, question, right } from '../lib/ratelimit.js';
@@ -9,7 +10,8 @@ const client = new grpc.Client();
 client.load(null, 'rls.proto');
 let connected = false;
 
-// connect makes this virtual user's connection, once. Nobody there is a wrong answer, not an exception.
+// connect opens this virtual user's connection, unless it is open. A daemon that cannot be reached counts as a wrong
+// answer, not as an exception.
 function connect() {
   try {
     if (!connected) {

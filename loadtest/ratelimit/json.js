@@ -1,4 +1,4 @@
-// POST /json: a decision over HTTP.
+// This script requests decisions over HTTP, by POST /json.
 import http from 'k6/http';
 import { load, judge } from '../lib/load.js';
 import { base, question, right } from '../lib/ratelimit.js';

@@ -223,9 +223,7 @@ func TestRedisNonsense(t *testing.T) {
 			}
 			proxy.At(0.1, g)
 			time.Sleep(200 * time.Millisecond)
-			if err := p.Stop(20 * time.Second); err != nil {
-				t.Errorf("stopping: %v", err)
-			}
+			must.Succeed(t, p.Stop(20*time.Second))
 		})
 	}
 }
@@ -399,9 +397,7 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 }
 
 // sentCalls counts the messages that a client has handed to its connection.
@@ -438,9 +434,7 @@ func TestSIGTERM_silentConnections(t *testing.T) {
 	}
 	decide1(t, p.dial(t), "k", "v") // the others have been accepted before
 	begun := time.Now()
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	if took := time.Since(begun); took > 40*time.Second {
 		t.Errorf("stopping took %s", took)
 	}
@@ -457,9 +451,7 @@ func TestSIGHUP_whileStopping(t *testing.T) {
 	for p.Signal(syscall.SIGHUP) == nil {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if err := p.Stop(0); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(0))
 }
 
 // Under load, a stopping daemon answers what it has accepted: a caller only ever sees that the listener is closed.
@@ -493,7 +485,5 @@ func TestSIGTERM_underLoad(t *testing.T) {
 		t.Errorf("/healthcheck while draining: %d, want 500", status)
 	}
 	wg.Wait()
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 }

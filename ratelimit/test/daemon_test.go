@@ -72,7 +72,7 @@ func TestMain(m *testing.M) {
 
 // onBothServers are the tests to which the gRPC server matters: where all tests run, these run once more on grpc-go.
 const onBothServers = "TestDaemon|TestForceStart|TestFailureModes|TestRedisUnavailable|TestSIGTERM|TestEnvoy|TestClients|" +
-	"TestEffects/GRPC"
+	"TestEffects/^(HOST|GRPC)"
 
 // grpcServer is GRPC_SERVER of the daemons, "" for the default.
 var grpcServer = os.Getenv("GRPC_SERVER")
@@ -185,7 +185,6 @@ func short(rules string) string {
 	return rules
 }
 
-// dial opens a client of its own connection.
 // freeze stops the daemon, and waits until none of its threads runs any more: on a busy machine one may still
 // answer a request after the signal.
 func (p *process) freeze(t testing.TB) {
@@ -204,6 +203,7 @@ func (p *process) freeze(t testing.TB) {
 	})
 }
 
+// dial opens a client of its own connection.
 func (p *process) dial(t testing.TB) pb.RateLimitServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -304,9 +304,7 @@ func TestDaemon(t *testing.T) {
 	await.True(t, "SIGHUP reads the rules again", func() bool {
 		return decide1(t, c, "k", "v").Statuses[0].CurrentLimit.RequestsPerUnit == 7
 	})
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 }
 
 // A stop in any phase of the start ends the process cleanly and soon.
@@ -409,9 +407,7 @@ func TestLogReaderEnds(t *testing.T) {
 		return strings.Contains(body, `"generation": 2`)
 	})
 	decide1(t, p.dial(t), "k", "v")
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 }
 
 // What was counted before a stop is flushed by it, however long the interval.

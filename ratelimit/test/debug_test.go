@@ -198,9 +198,7 @@ func TestDebugCommands(t *testing.T) {
 		// Over the limit by then, if the tap is slow to come.
 		return strings.Contains(out.text(), `"entries":[{"key":"user","value":"bob"}],"code":"O`)
 	})
-	if err := p.Stop(time.Minute); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	if err := tap.Wait(); err != nil {
 		t.Errorf("the tap after the daemon has stopped: %v\n%s", err, out.text())
 	}

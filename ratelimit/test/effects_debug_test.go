@@ -83,9 +83,7 @@ func TestTap_daemon(t *testing.T) {
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"value":"ann"`) {
 		t.Fatalf("%q %v", lines.Text(), lines.Err())
 	}
-	if err := p.Stop(time.Minute); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	if lines.Scan() || lines.Err() != nil {
 		t.Errorf("after the stop: %q %v", lines.Text(), lines.Err())
 	}

@@ -20,11 +20,8 @@ import (
 
 // on is the environment for a store of some type. A machine busy with other tests is not a dead store.
 func on(kind, url string, more ...string) map[string]string {
-	env := map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_TYPE": kind, "KVSTORE_URL": url, "STORE_STALL": "0"}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	return with(map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_TYPE": kind, "KVSTORE_URL": url, "STORE_STALL": "0"},
+		"", more...)
 }
 
 // place is one of the two stores that a daemon may have, each with settings of the same names.
@@ -57,10 +54,7 @@ func (at place) on(t *testing.T, kind, url string, more ...string) map[string]st
 		env = on("single", testdb.Redis(t).URL(), "KVSTORE_PERSECOND", "true", at.prefix+"TYPE", kind,
 			at.prefix+"URL", url)
 	}
-	for i := 0; i < len(more); i += 2 {
-		env[at.prefix+more[i]] = more[i+1]
-	}
-	return env
+	return with(env, at.prefix, more...)
 }
 
 // stored is what the servers hold of counters whose key contains part, all together.
@@ -273,11 +267,7 @@ var _ = effect("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION", func(t *testing.T) {
 
 // absent is the environment for a store without a listener, with settings of KVSTORE_STARTUP_.
 func absent(more ...string) map[string]string {
-	env := on("single", "127.0.0.1:1")
-	for i := 0; i < len(more); i += 2 {
-		env["KVSTORE_STARTUP_"+more[i]] = more[i+1]
-	}
-	return env
+	return with(on("single", "127.0.0.1:1"), "KVSTORE_STARTUP_", more...)
 }
 
 // Without a store the daemon serves by its failure mode, healthy unless the connection counts, and counts

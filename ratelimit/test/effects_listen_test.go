@@ -52,13 +52,6 @@ var _ = effect("HOST PORT GRPC_HOST GRPC_PORT DEBUG_HOST DEBUG_PORT", func(t *te
 	p.rlconfig(t)
 })
 
-var _ = effect("GRPC_UDS", func(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "gate.sock")
-	p := start(t, anyLimit, map[string]string{"GRPC_UDS": path})
-	p.grpc = "unix:" + path
-	decide1(t, p.dial(t), "k", "v")
-})
-
 // Each listener is bound exclusively, and the error of a busy port names its settings. The debug
 // port is one that the daemon can do without.
 func TestListeners_busy(t *testing.T) {
@@ -90,9 +83,7 @@ func TestListeners_busy(t *testing.T) {
 		q.debug + ": bind: " + inUse; !strings.Contains(second.log.text(), want) {
 		t.Errorf("no %q in:\n%s", want, second.log.text())
 	}
-	if err := second.Stop(time.Minute); err != nil {
-		t.Errorf("its stop: %v", err)
-	}
+	must.Succeed(t, second.Stop(time.Minute))
 }
 
 // wire is a connection on which a test speaks HTTP/2 by hand.
@@ -260,18 +251,17 @@ var _ = effect("HTTP_IDLE_TIMEOUT", func(t *testing.T) {
 })
 
 var _ = effect("MAX_DESCRIPTORS MAX_ENTRIES MAX_TEXT_BYTES", func(t *testing.T) {
-	f := func(name, most, body, want string) {
-		t.Helper()
-		if resp, got := start(t, anyLimit, map[string]string{name: most}).post(t, body); resp.StatusCode != 400 ||
+	p := start(t, anyLimit, map[string]string{"MAX_DESCRIPTORS": "3", "MAX_ENTRIES": "1", "MAX_TEXT_BYTES": "2"})
+	for body, want := range map[string]string{
+		`{},{},{},{}`:                             "has 4 descriptors, at most 3 are allowed",
+		`{"entries":[{"key":"k"},{"key":"k"}]}`:   "has 2 entries, at most 1 are allowed",
+		`{"entries":[{"key":"k","value":"abc"}]}`: "a value of 3 bytes, at most 2 each are allowed",
+	} {
+		if resp, got := p.post(t, `{"domain":"d","descriptors":[`+body+`]}`); resp.StatusCode != 400 ||
 			!strings.Contains(got, want) {
-			t.Errorf("%s=%s: %d %s", name, most, resp.StatusCode, got)
+			t.Errorf("%s: %d %s", body, resp.StatusCode, got)
 		}
 	}
-	f("MAX_DESCRIPTORS", "1", `{"domain":"d","descriptors":[{},{}]}`, "has 2 descriptors, at most 1 are allowed")
-	f("MAX_ENTRIES", "1", `{"domain":"d","descriptors":[{"entries":[{"key":"k"},{"key":"k"}]}]}`,
-		"has 2 entries, at most 1 are allowed")
-	f("MAX_TEXT_BYTES", "2", `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"abc"}]}]}`,
-		"a value of 3 bytes, at most 2 each are allowed")
 })
 
 // After SIGTERM the daemon is unhealthy and serves on for as long as the delay is.
@@ -294,9 +284,7 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	must.Succeed(t, p.Signal(syscall.SIGKILL))
 	<-p.Ended()
 	p = start(t, anyLimit, map[string]string{"DRAIN_DELAY": "10ms"})
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("with a short delay: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 })
 
 // A call that does not end is cut when the time is up.
@@ -312,9 +300,7 @@ var _ = effect("DRAIN_TIMEOUT", func(t *testing.T) {
 	}
 	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	p.log.await(t, "calls were cut", nil)
-	if err := p.Stop(time.Minute); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 })
 
 // The collector's next goal says how much heap may lie about.

@@ -30,11 +30,8 @@ func memcached(t testing.TB, n int) (servers []*localserver.Server, list string)
 
 // onMemcache is the environment of a daemon that no slow machine makes fail: name, value, name, ...
 func onMemcache(more ...string) map[string]string {
-	env := map[string]string{"BACKEND_TYPE": "memcache", "MCACHE_TIMEOUT": "20s", "STORE_STALL": "0"}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	return with(map[string]string{"BACKEND_TYPE": "memcache", "MCACHE_TIMEOUT": "20s", "STORE_STALL": "0"},
+		"", more...)
 }
 
 // post sends /json descriptors written k=v,k=v and returns the status and the answer.
@@ -113,26 +110,6 @@ var _ = effect("MCACHE_HOST_PORT", func(t *testing.T) {
 		t.Errorf("%d nodes", n)
 	}
 })
-
-func memcacheTLS(t *testing.T) storeTLS {
-	return storeTLS{
-		prefix: "MCACHE_",
-		plain: func(addr string) map[string]string {
-			return onMemcache("MCACHE_HOST_PORT", addr, "MCACHE_TIMEOUT", "5s")
-		},
-		server: func(cert, key, clientCA string) string {
-			return testdb.Memcached(t, localserver.MemcachedOptions{Cert: cert, Key: key, ClientCA: clientCA}).Addr()
-		},
-	}
-}
-
-var (
-	_ = effect("MCACHE_TLS", func(t *testing.T) { memcacheTLS(t).tls(t) })
-	_ = effect("MCACHE_TLS_CACERT", func(t *testing.T) { memcacheTLS(t).caCert(t) })
-	_ = effect("MCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", func(t *testing.T) { memcacheTLS(t).skipName(t) })
-	_ = effect("MCACHE_TLS_CLIENT_CERT", func(t *testing.T) { memcacheTLS(t).clientCert(t) })
-	_ = effect("MCACHE_TLS_CLIENT_KEY", func(t *testing.T) { memcacheTLS(t).clientKey(t) })
-)
 
 // A key that memcached does not take: never OK in silence, but what the failure mode says.
 func TestMemcache_badKey(t *testing.T) {

@@ -14,11 +14,8 @@ const perSecondRules = `[{key: s, rate_limit: {requests_per_unit: 500, unit: sec
 
 // withPerSecond is the environment for a main store and one for limits per second.
 func withPerSecond(main, perSecond string, more ...string) map[string]string {
-	env := on("single", main, "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", perSecond)
-	for i := 0; i < len(more); i += 2 {
-		env["KVSTORE_PERSECOND_"+more[i]] = more[i+1]
-	}
-	return env
+	return with(on("single", main, "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", perSecond),
+		"KVSTORE_PERSECOND_", more...)
 }
 
 // each sends one value of each rule, in one request, and checks that it was counted.

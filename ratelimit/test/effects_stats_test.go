@@ -108,12 +108,8 @@ func (s *statsdServer) lines(network string) string {
 
 // env points a daemon there, with a short flush.
 func (s *statsdServer) env(more ...string) map[string]string {
-	env := map[string]string{"DISABLE_STATS": "", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": s.port,
-		"STATS_FLUSH_INTERVAL": "20ms"}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	return with(map[string]string{"DISABLE_STATS": "", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": s.port,
+		"STATS_FLUSH_INTERVAL": "20ms"}, "", more...)
 }
 
 // awaitLine waits for a line that begins so.
@@ -230,11 +226,8 @@ var _ = effect("TAGGED_STATSD_MOGRIFIERS TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGE
 
 // pulled is the environment of a daemon with pull metrics and no other sink.
 func pulled(more ...string) map[string]string {
-	env := map[string]string{"DISABLE_STATS": "", "USE_PULLMETRICS": "true", "PULLMETRICS_ADDR": "127.0.0.1:0"}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	return with(map[string]string{"DISABLE_STATS": "", "USE_PULLMETRICS": "true", "PULLMETRICS_ADDR": "127.0.0.1:0"},
+		"", more...)
 }
 
 // pageOf is where a daemon serves its pull metrics.

@@ -2,7 +2,6 @@ package test
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -13,92 +12,67 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// storeTLS shows what the variables of a store's TLS make possible. Each of its methods is one variable's.
+// storeTLS shows what the variables of a store's TLS make possible.
 type storeTLS struct {
 	prefix string                                  // of the variables
 	plain  func(addr string) map[string]string     // the environment without TLS
 	server func(cert, key, clientCA string) string // starts a server that speaks TLS; its address
 	// waits: the daemon pings the store before it serves.
 	waits bool
-
-	*testing.T
-	ca              *certtest.CA
-	cert, key, root string // the server's
-}
-
-// on gives the store a server's certificate for localhost.
-func (s storeTLS) on(t *testing.T) *storeTLS {
-	s.T, s.ca = t, certtest.NewCA(t, "ca", time.Hour)
-	dir := t.TempDir()
-	s.cert, s.key = s.ca.Issue("localhost").Write(t, dir)
-	s.root = s.ca.Write(t, dir)
-	return &s
 }
 
 // try starts a daemon with more variables, by their ends, and says whether it counts in the store.
-func (s *storeTLS) try(what, addr string, welcome bool, more ...string) {
-	s.Helper()
-	env := maps.Clone(s.plain(addr))
-	for i := 0; i < len(more); i += 2 {
-		env[s.prefix+more[i]] = more[i+1]
-	}
-	p := launch(s, `[{key: k, @99/y}]`, env)
+func (s storeTLS) try(t *testing.T, what, addr string, welcome bool, more ...string) {
+	t.Helper()
+	p := launch(t, `[{key: k, @99/y}]`, with(s.plain(addr), s.prefix, more...))
 	if !welcome && s.waits {
-		p.log.await(s, "does not answer yet", nil)
+		p.log.await(t, "does not answer yet", nil)
 		return
 	}
 	var ready struct {
 		HTTP string `json:"http"`
 	}
-	p.log.await(s, `"ready"`, &ready)
+	p.log.await(t, `"ready"`, &ready)
 	p.http = ready.HTTP
-	if code, answer := post(s, p, "k=v"); (code == 200) != welcome {
-		s.Errorf("%s: %d %s", what, code, answer)
+	if code, answer := post(t, p, "k=v"); (code == 200) != welcome {
+		t.Errorf("%s: %d %s", what, code, answer)
 	}
 }
 
 // byName is a server's address as its certificate has it.
 func byName(addr string) string { return strings.Replace(addr, "127.0.0.1", "localhost", 1) }
 
-func (s storeTLS) tls(t *testing.T) {
-	x := s.on(t)
-	addr := byName(s.server(x.cert, x.key, ""))
-	x.try("in clear", addr, false)
-	x.try("TLS", addr, true, "TLS", "true", "TLS_CACERT", x.root)
+// issued returns files of an authority: itself, and a certificate for localhost with its key.
+func issued(t *testing.T) (ca *certtest.CA, root, cert, key string) {
+	t.Helper()
+	ca, dir := certtest.NewCA(t, "ca", time.Hour), t.TempDir()
+	cert, key = ca.Issue("localhost").Write(t, dir)
+	return ca, ca.Write(t, dir), cert, key
 }
 
-func (s storeTLS) caCert(t *testing.T) {
-	x := s.on(t)
-	addr := byName(s.server(x.cert, x.key, ""))
-	x.try("the system's authorities", addr, false, "TLS", "true")
-	x.try("another authority", addr, false, "TLS", "true", "TLS_CACERT",
+func (s storeTLS) check(t *testing.T) {
+	ca, root, cert, key := issued(t)
+	byIP := s.server(cert, key, "") // which the certificate is not for
+	addr := byName(byIP)
+	s.try(t, "in clear", addr, false)
+	s.try(t, "the system's authorities", addr, false, "TLS", "true")
+	s.try(t, "another authority", addr, false, "TLS", "true", "TLS_CACERT",
 		certtest.NewCA(t, "other", time.Hour).Write(t, t.TempDir()))
-	x.try("this one", addr, true, "TLS", "true", "TLS_CACERT", x.root)
-}
+	s.try(t, "this authority", addr, true, "TLS", "true", "TLS_CACERT", root)
 
-func (s storeTLS) skipName(t *testing.T) {
-	x := s.on(t)
-	addr := s.server(x.cert, x.key, "") // the certificate is not for 127.0.0.1
-	x.try("its name", addr, false, "TLS", "true", "TLS_CACERT", x.root)
-	x.try("any name", addr, true, "TLS", "true", "TLS_CACERT", x.root, "TLS_SKIP_HOSTNAME_VERIFICATION", "true")
-	x.try("any name, but another authority", addr, false, "TLS", "true", "TLS_SKIP_HOSTNAME_VERIFICATION", "true")
-}
+	s.try(t, "its name", byIP, false, "TLS", "true", "TLS_CACERT", root)
+	s.try(t, "any name", byIP, true, "TLS", "true", "TLS_CACERT", root, "TLS_SKIP_HOSTNAME_VERIFICATION", "true")
+	s.try(t, "any name, but another authority", byIP, false, "TLS", "true", "TLS_SKIP_HOSTNAME_VERIFICATION", "true")
 
-func (s storeTLS) clientCert(t *testing.T) {
-	x := s.on(t)
-	cert, key := x.ca.Issue("ratelimit").Write(t, t.TempDir())
-	addr := byName(s.server(x.cert, x.key, x.root))
-	x.try("without a certificate", addr, false, "TLS", "true", "TLS_CACERT", x.root)
-	x.try("with one", addr, true, "TLS", "true", "TLS_CACERT", x.root, "TLS_CLIENT_CERT", cert, "TLS_CLIENT_KEY", key)
-}
+	own, ownKey := ca.Issue("ratelimit").Write(t, t.TempDir())
+	addr = byName(s.server(cert, key, root))
+	s.try(t, "without a certificate", addr, false, "TLS", "true", "TLS_CACERT", root)
+	s.try(t, "with one", addr, true, "TLS", "true", "TLS_CACERT", root, "TLS_CLIENT_CERT", own, "TLS_CLIENT_KEY", ownKey)
 
-func (s storeTLS) clientKey(t *testing.T) {
-	x := s.on(t)
-	cert, key := x.ca.Issue("ratelimit").Write(t, t.TempDir())
-	_, other := x.ca.Issue("ratelimit").Write(t, t.TempDir())
-	for wrong, want := range map[string]string{other: "not the key of " + cert, "": s.prefix + "TLS_CLIENT_CERT"} {
+	_, other := ca.Issue("ratelimit").Write(t, t.TempDir())
+	for wrong, want := range map[string]string{other: "not the key of " + own, "": s.prefix + "TLS_CLIENT_CERT"} {
 		env := s.plain("localhost:1")
-		env[s.prefix+"TLS"], env[s.prefix+"TLS_CLIENT_CERT"], env[s.prefix+"TLS_CLIENT_KEY"] = "true", cert, wrong
+		env[s.prefix+"TLS"], env[s.prefix+"TLS_CLIENT_CERT"], env[s.prefix+"TLS_CLIENT_KEY"] = "true", own, wrong
 		p := launch(t, `[{key: k, @99/y}]`, env)
 		select {
 		case <-p.Ended():
@@ -109,28 +83,33 @@ func (s storeTLS) clientKey(t *testing.T) {
 			t.Errorf("its last words, without %q:\n%s", want, text)
 		}
 	}
-	addr := byName(s.server(x.cert, x.key, x.root))
-	x.try("the right key", addr, true, "TLS", "true", "TLS_CACERT", x.root, "TLS_CLIENT_CERT", cert,
-		"TLS_CLIENT_KEY", key)
 }
 
-func redisTLS(t *testing.T) storeTLS {
-	return storeTLS{
+func redisWithTLS(t *testing.T, cert, key, clientCA string) string {
+	return testdb.Private(t, localserver.RedisOptions{Cert: cert, Key: key, ClientCA: clientCA}).Addr()
+}
+
+var _ = effect("KVSTORE_TLS KVSTORE_TLS_CACERT KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION KVSTORE_TLS_CLIENT_CERT "+
+	"KVSTORE_TLS_CLIENT_KEY", func(t *testing.T) {
+	storeTLS{
 		prefix: "KVSTORE_", waits: true,
-		plain: func(addr string) map[string]string { return on("single", addr) },
-		server: func(cert, key, clientCA string) string {
-			return testdb.Private(t, localserver.RedisOptions{Cert: cert, Key: key, ClientCA: clientCA}).Addr()
-		},
-	}
-}
+		plain:  func(addr string) map[string]string { return on("single", addr) },
+		server: func(cert, key, clientCA string) string { return redisWithTLS(t, cert, key, clientCA) },
+	}.check(t)
+})
 
-var (
-	_ = effect("KVSTORE_TLS", func(t *testing.T) { redisTLS(t).tls(t) })
-	_ = effect("KVSTORE_TLS_CACERT", func(t *testing.T) { redisTLS(t).caCert(t) })
-	_ = effect("KVSTORE_TLS_SKIP_HOSTNAME_VERIFICATION", func(t *testing.T) { redisTLS(t).skipName(t) })
-	_ = effect("KVSTORE_TLS_CLIENT_CERT", func(t *testing.T) { redisTLS(t).clientCert(t) })
-	_ = effect("KVSTORE_TLS_CLIENT_KEY", func(t *testing.T) { redisTLS(t).clientKey(t) })
-)
+var _ = effect("MCACHE_TLS MCACHE_TLS_CACERT MCACHE_TLS_SKIP_HOSTNAME_VERIFICATION MCACHE_TLS_CLIENT_CERT "+
+	"MCACHE_TLS_CLIENT_KEY", func(t *testing.T) {
+	storeTLS{
+		prefix: "MCACHE_",
+		plain: func(addr string) map[string]string {
+			return onMemcache("MCACHE_HOST_PORT", addr, "MCACHE_TIMEOUT", "5s")
+		},
+		server: func(cert, key, clientCA string) string {
+			return testdb.Memcached(t, localserver.MemcachedOptions{Cert: cert, Key: key, ClientCA: clientCA}).Addr()
+		},
+	}.check(t)
+})
 
 // TestCertificates_stats: the statistics say when what the store and the control plane are shown ends, and
 // that newer files are no good. Neither needs to be there for that.
@@ -167,11 +146,10 @@ func TestCertificates_stats(t *testing.T) {
 
 // The store for limits per second may speak TLS alone; both have one set of files.
 var _ = effect("KVSTORE_PERSECOND_TLS", func(t *testing.T) {
-	x := redisTLS(t).on(t)
-	main := testdb.Private(t, localserver.RedisOptions{})
-	addr := byName(x.server(x.cert, x.key, ""))
-	env := on("single", main.Addr(), "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", addr, "KVSTORE_TLS_CACERT",
-		x.root)
+	_, root, cert, key := issued(t)
+	addr := byName(redisWithTLS(t, cert, key, ""))
+	env := on("single", testdb.Redis(t).URL(), "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", addr,
+		"KVSTORE_TLS_CACERT", root)
 	launch(t, perSecondRules, env).log.await(t, "does not answer yet", nil)
 	env["KVSTORE_PERSECOND_TLS"] = "true"
 	p := start(t, perSecondRules, env)

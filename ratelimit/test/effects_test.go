@@ -20,16 +20,17 @@ import (
 //
 // and runs as TestEffects/DRAIN_DELAY, in parallel with the others.
 
-// effects are the tests by variable.
-var effects = map[string]func(*testing.T){}
+// effects are the tests by their variables, and shown the variables that one of them has.
+var effects, shown = map[string]func(*testing.T){}, map[string]bool{}
 
-// effect registers the test of one variable, or of several (with a space between) that only work together.
+// effect registers the test of one variable, or of several (with a space between) that are shown together.
 func effect(names string, test func(*testing.T)) bool {
+	effects[names] = test
 	for name := range strings.FieldsSeq(names) {
-		if effects[name] != nil {
+		if shown[name] {
 			panic(name + " has two effect tests")
 		}
-		effects[name] = test
+		shown[name] = true
 	}
 	return true
 }
@@ -39,10 +40,10 @@ var nameless = strings.Fields(`TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGED_STATSD_M
 	OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_COMPRESSION OTEL_RESOURCE_ATTRIBUTES`)
 
 func TestEffects(t *testing.T) {
-	for _, name := range slices.Sorted(maps.Keys(effects)) {
-		t.Run(name, func(t *testing.T) {
+	for names, test := range effects {
+		t.Run(names, func(t *testing.T) {
 			t.Parallel()
-			effects[name](t)
+			test(t)
 		})
 	}
 }
@@ -65,17 +66,25 @@ func TestEffects_everyVariable(t *testing.T) {
 	whole := map[string]bool{}
 	for _, room := range settingstest.Rooms[config.Config](t) {
 		for _, name := range room {
-			whole[name] = slices.ContainsFunc(room, func(other string) bool { return effects[other] != nil })
+			whole[name] = slices.ContainsFunc(room, func(other string) bool { return shown[other] })
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if effects[name] == nil && !whole[name] {
+		if !shown[name] && !whole[name] {
 			t.Errorf("%s has no test that shows its effect", name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(effects)) {
+	for _, name := range slices.Sorted(maps.Keys(shown)) {
 		if !names[name] {
 			t.Errorf("%s has an effect test and is no variable", name)
 		}
 	}
+}
+
+// with sets more variables in env: name, value, name, ..., the names without a prefix that they share.
+func with(env map[string]string, prefix string, more ...string) map[string]string {
+	for i := 0; i < len(more); i += 2 {
+		env[prefix+more[i]] = more[i+1]
+	}
+	return env
 }

@@ -63,14 +63,10 @@ func (l *lock) swap() {
 
 // env are the settings that use the lock, with more after them.
 func (l *lock) env(more ...string) map[string]string {
-	env := map[string]string{
+	return with(map[string]string{
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": l.path("tls.crt"),
 		"GRPC_SERVER_TLS_KEY": l.path("tls.key"),
-	}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	}, "", more...)
 }
 
 func (l *lock) path(name string) string { return filepath.Join(l.dir, name) }
@@ -281,7 +277,7 @@ var _ = effect("GRPC_CLIENT_TLS_SAN", func(t *testing.T) {
 	}
 })
 
-var _ = effect("GRPC_UDS_MODE", func(t *testing.T) {
+var _ = effect("GRPC_UDS GRPC_UDS_MODE", func(t *testing.T) {
 	for octal, want := range map[string]os.FileMode{"0600": 0o600, "777": 0o777} {
 		path := filepath.Join(t.TempDir(), "gate.sock")
 		p := start(t, `[{key: k, @9/y}]`, map[string]string{"GRPC_UDS": path, "GRPC_UDS_MODE": octal})

@@ -56,8 +56,9 @@ var _ = effect("TRACING_ENABLED", func(t *testing.T) {
 		inner.Attributes["domain"] != "d" || inner.Attributes["request string"] != "" {
 		t.Errorf("%+v", inner)
 	}
-	if s.Resource["service.version"] == "" {
-		t.Errorf("%v", s.Resource)
+	if r := s.Resource; r["service.version"] == "" || r["service.name"] != "RateLimit" ||
+		len(r["service.instance.id"]) != 36 {
+		t.Errorf("%v", r)
 	}
 
 	off := start(t, `[{key: k, @100/y}]`,
@@ -164,9 +165,7 @@ func TestTracing_outage(t *testing.T) {
 		return strings.Contains(body, "ratelimit.tracing.spans_lost: ") &&
 			!strings.Contains(body, "ratelimit.tracing.spans_lost: 0")
 	})
-	if err := p.Stop(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(20*time.Second))
 }
 
 // A store's part is a span of its own, below the decision's, with the hits sent to each store.
@@ -201,37 +200,19 @@ func TestTracing_store(t *testing.T) {
 
 var _ = effect("TRACING_EXPORTER_PROTOCOL", func(t *testing.T) {
 	c := otlptest.Start(t)
-	p := start(t, `[{key: k, @100/y}]`, map[string]string{
-		"TRACING_ENABLED": "true", "TRACING_EXPORTER_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": c.GRPC,
-		"OTEL_BSP_SCHEDULE_DELAY": "20",
-	})
+	p := start(t, `[{key: k, @100/y}]`, map[string]string{"TRACING_ENABLED": "true", "OTEL_BSP_SCHEDULE_DELAY": "20",
+		"TRACING_EXPORTER_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": c.GRPC})
 	if s := span(t, p, c); s.Protocol != "grpc" {
 		t.Errorf("%+v", s)
 	}
 })
 
-var _ = effect("TRACING_SERVICE_NAME", func(t *testing.T) {
-	p, c := startTraced(t, map[string]string{"TRACING_SERVICE_NAME": "limits", "OTEL_SERVICE_NAME": "other"})
-	if s := span(t, p, c); s.Resource["service.name"] != "limits" {
-		t.Errorf("%v", s.Resource)
-	}
-})
-
-var _ = effect("TRACING_SERVICE_NAMESPACE", func(t *testing.T) {
-	p, c := startTraced(t, map[string]string{"TRACING_SERVICE_NAMESPACE": "edge"})
-	if s := span(t, p, c); s.Resource["service.namespace"] != "edge" || s.Resource["service.name"] != "RateLimit" {
-		t.Errorf("%v", s.Resource)
-	}
-})
-
-var _ = effect("TRACING_SERVICE_INSTANCE_ID", func(t *testing.T) {
-	p, c := startTraced(t, map[string]string{"TRACING_SERVICE_INSTANCE_ID": "pod-7"})
-	if s := span(t, p, c); s.Resource["service.instance.id"] != "pod-7" {
-		t.Errorf("%v", s.Resource)
-	}
-	p, c = startTraced(t, nil)
-	if s := span(t, p, c); len(s.Resource["service.instance.id"]) != 36 {
-		t.Errorf("%v", s.Resource)
+var _ = effect("TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID", func(t *testing.T) {
+	p, c := startTraced(t, map[string]string{"TRACING_SERVICE_NAME": "limits", "TRACING_SERVICE_NAMESPACE": "edge",
+		"TRACING_SERVICE_INSTANCE_ID": "pod-7", "OTEL_SERVICE_NAME": "other"})
+	if r := span(t, p, c).Resource; r["service.name"] != "limits" || r["service.namespace"] != "edge" ||
+		r["service.instance.id"] != "pod-7" {
+		t.Errorf("%v", r)
 	}
 })
 

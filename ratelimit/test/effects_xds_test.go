@@ -31,15 +31,11 @@ import (
 // follow are the settings of a daemon that takes its rules from there, with more after them. It tries
 // again soon.
 func follow(address string, more ...string) map[string]string {
-	env := map[string]string{
+	return with(map[string]string{
 		"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": address,
 		"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL": "20ms", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL": "20ms",
 		"XDS_CLIENT_BACKOFF_MAX_INTERVAL": "50ms",
-	}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	}, "", more...)
 }
 
 // perYear is a resource of domain d that limits the key k.
@@ -129,9 +125,7 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 
 	plane.Set("5")
 	await.True(t, "no limit any more", func() bool { return decide1(t, c, "k", "v").Statuses[0].CurrentLimit == nil })
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 })
 
 // Without a control plane a daemon waits and can be stopped, or serves without rules when configured to.
@@ -139,9 +133,7 @@ func TestXDS_withoutServer(t *testing.T) {
 	t.Parallel()
 	p := launch(t, "", follow("127.0.0.1:1"))
 	p.log.await(t, "the control plane can't be reached", nil)
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("stopping while it waits: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	plane := xdstest.New(t)
 	plane.Kill()
 	p = start(t, "", follow(plane.Addr, "FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
@@ -220,9 +212,7 @@ func TestXDS_grpcLog(t *testing.T) {
 	p := launch(t, "", follow(l.Addr().String()))
 	p.log.await(t, `"level":"warning","@message":"grpc: `, nil)
 	p.log.await(t, "the server wants fewer pings", nil)
-	if err := p.Stop(time.Minute); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 	for line := range strings.Lines(p.log.text()) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("not a line of the log: %s", line)

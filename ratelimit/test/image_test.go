@@ -60,9 +60,7 @@ func TestImage_commandLines(t *testing.T) {
 	f([]string{"ratelimit", "health"}, []string{"http://redis:6379/"}, 2, "not a page of this host")
 	f([]string{"ratelimit", "health"}, []string{"-timeout", "0s"}, 2, "usage:")
 	f([]string{"ratelimit", "health"}, []string{"a", "b"}, 2, "usage:")
-	if err := daemon.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, daemon.Stop(time.Minute))
 }
 
 // The root as it is laid out: modes, links and what a registry has to hold of it.
@@ -216,10 +214,6 @@ func TestImage_envoyGateway(t *testing.T) {
 		_, err := service.ShouldRateLimit(t.Context(), request("k", "v"))
 		return err == nil
 	})
-	if err := failures.Stop(); err != nil {
-		t.Error(err)
-	}
-	if err := c.Stop(time.Minute); err != nil {
-		t.Errorf("stopping: %v", err)
-	}
+	must.Succeed(t, failures.Stop())
+	must.Succeed(t, c.Stop(time.Minute))
 }

@@ -28,7 +28,7 @@ type auth struct {
 	program       string
 	home          string          // the daemon's working directory, with its log, its secret and the developer's .env
 	provider      *fakeidp.Server // signs users in without accounts
-	http, mailbox string          // their addresses, as host:port
+	http, mailbox string          // addresses of the daemon and of the mailbox, as host:port
 	console       string          // address of the admin console, as host:port
 	password      string          // password of the console's administrator
 	demo          *demo

@@ -23,9 +23,9 @@ var demoFiles embed.FS
 // demo is an example of an application that uses both daemons: a page on which users sign in, and a server that calls
 // auth and ratelimit before it accepts an order, as an Envoy would.
 type demo struct {
-	addr      string // host:port
-	auth      string // URL
-	ratelimit string // URL
+	addr      string // address at which the demo listens, host:port
+	auth      string // URL of the auth daemon
+	ratelimit string // URL of the rate limit daemon
 	page      demoPage
 	server    *http.Server
 	client    http.Client

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Behaviour says in which ways a dialect deviates from correct behaviour. The zero value is correct behaviour.
+// Behaviour says how a dialect deviates from correct behaviour. The zero value is correct behaviour.
 type Behaviour struct {
 	// Deny redirects the browser back with error=access_denied or, in OAuth 1.0a, with denied.
 	Deny bool

@@ -335,7 +335,7 @@ var dialects = map[string]dialect{
 	},
 }
 
-// refusal is a page that tells that a client's request is wrong.
+// refusal is a page that says that a client's request is wrong.
 type refusal struct{ text string }
 
 func (x *exchange) refuse(format string, args ...any) any {

@@ -68,7 +68,7 @@ func (x *exchange) answer(status int, v any) {
 	json.NewEncoder(x.w).Encode(v)
 }
 
-// wrong responds with an error for which the client is to blame, and records it as a complaint.
+// wrong responds with an error that the client has made, and records it as a complaint.
 func (x *exchange) wrong(status int, code, why string) {
 	x.complain(x.name, "%s: %s", x.path, why)
 	x.w.Header().Set("X-Complaint", why)
@@ -286,7 +286,7 @@ func (x *exchange) redeem() *grant {
 }
 
 // mint returns an ID token for a user. claims override the usual claims; a claim that is nil or "" is removed. b says
-// in which ways the token is wrong.
+// how the token deviates from a correct one.
 func (x *exchange) mint(u User, claims map[string]any, access string, b Behaviour) string {
 	alg := b.Alg
 	if alg == "" {

@@ -95,7 +95,7 @@ func (r *keyRing) set() map[string]any {
 			"x": b64.EncodeToString(r.ed.Public().(ed25519.PublicKey))},
 	}
 	for alg, k := range r.ec {
-		point, _ := k.PublicKey.Bytes() // the bytes are 4, x and y
+		point, _ := k.PublicKey.Bytes() // an uncompressed point: the byte 4, then x, then y
 		half := len(point) / 2
 		keys = append(keys, map[string]any{"kty": "EC", "kid": r.kid(alg), "alg": alg, "crv": k.Params().Name,
 			"x": b64.EncodeToString(point[1 : 1+half]), "y": b64.EncodeToString(point[1+half:])})

@@ -10,7 +10,7 @@ import (
 var volumeKinds = []string{"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim",
 	"projected", "secret"}
 
-// Restricted returns in which ways a pod breaks the restricted profile of the Pod Security standards, or lacks what
+// Restricted returns the ways in which a pod breaks the restricted profile of the Pod Security standards, or lacks what
 // this repository requires in addition: a read-only root, no service account token, no variables made of services.
 func Restricted(pod any) (broken []string) {
 	add := func(bad bool, format string, a ...any) {

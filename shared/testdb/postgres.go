@@ -25,7 +25,7 @@ var sharedPostgres = sync.OnceValues(func() (*localserver.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.Forget() // no caller closes it
+	return s, s.Forget() // it ends with this process, since no caller closes it
 })
 
 var pgDatabases atomic.Int64

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/auth/internal/account/flow"
-	"gatehouse/shared/await"
 )
 
 func TestSignup(t *testing.T) {
@@ -169,18 +168,5 @@ func TestSignup_doesNotReveal(t *testing.T) {
 		if d := cmp.Diff(headers, h); d != "" {
 			t.Errorf("%s differs from a fresh one in headers:\n%s", email, d)
 		}
-	}
-}
-
-// 100 sign-ups of one address at once make one user, and all get the answer of the first.
-func TestSignup_parallel(t *testing.T) {
-	a := open(t)
-	await.Together(100, func(int) {
-		a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
-	})
-	var list struct{ Users []userJSON }
-	a.do("GET /admin/users", nil, a.service()).json(&list)
-	if len(list.Users) != 1 {
-		t.Errorf("%d users", len(list.Users))
 	}
 }

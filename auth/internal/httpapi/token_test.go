@@ -5,14 +5,12 @@ import (
 	"encoding/base64"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account/flow"
-	"gatehouse/shared/await"
 )
 
 func TestToken_password(t *testing.T) {
@@ -152,24 +150,6 @@ func TestToken_refresh(t *testing.T) {
 	got := refresh(h.RefreshToken).refused(503, "unexpected_failure", "*")
 	if got.Header.Get("Retry-After") != "1" {
 		t.Errorf("Retry-After %q", got.Header.Get("Retry-After"))
-	}
-}
-
-// 20 parallel refreshes of one token all get the same child.
-func TestToken_refreshParallel(t *testing.T) {
-	a := open(t)
-	g := a.member("mia@example.org")
-	var mu sync.Mutex
-	children := map[string]int{}
-	await.Together(20, func(int) {
-		var next grantJSON
-		a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).json(&next)
-		mu.Lock()
-		defer mu.Unlock()
-		children[next.RefreshToken]++
-	})
-	if len(children) != 1 {
-		t.Errorf("%d different children", len(children))
 	}
 }
 

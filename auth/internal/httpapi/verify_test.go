@@ -3,8 +3,6 @@ package httpapi
 import (
 	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,41 +87,6 @@ func TestVerify(t *testing.T) {
 	post("type", "sms", "token", a.newest("4915112345678").Code, "phone", "+49 151 12345678").json(&g)
 	if g.Type != "sms" || g.User.Phone != "4915112345678" {
 		t.Errorf("session %+v", g)
-	}
-}
-
-// A token that is redeemed 200 times at once opens one session.
-func TestVerify_parallel(t *testing.T) {
-	a := open(t)
-	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
-	l := a.newest("mia@example.org")
-	var opened, refused atomic.Int32
-	var wg sync.WaitGroup
-	for i := range 200 {
-		in := map[string]any{"type": "signup", "token_hash": l.Hash}
-		if i%2 == 1 {
-			in = map[string]any{"type": "signup", "token": l.Code, "email": "mia@example.org"}
-		}
-		wg.Go(func() {
-			switch got := a.do("POST /verify", in); got.StatusCode {
-			case 200:
-				opened.Add(1)
-			case 403:
-				refused.Add(1)
-			default:
-				t.Errorf("%d %s", got.StatusCode, got.body)
-			}
-		})
-	}
-	wg.Wait()
-	if opened.Load() != 1 || refused.Load() != 199 {
-		t.Errorf("%d opened, %d refused", opened.Load(), refused.Load())
-	}
-	var list struct{ Users []userJSON }
-	a.do("GET /admin/users", nil, a.service()).json(&list)
-	var sessions []struct{ ID string }
-	if a.do("GET /admin/users/"+list.Users[0].ID+"/sessions", nil, a.service()).json(&sessions); len(sessions) != 1 {
-		t.Errorf("%d sessions", len(sessions))
 	}
 }
 

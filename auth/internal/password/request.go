@@ -1,8 +1,10 @@
 package password
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 )
 
 // request is a job of a worker, in this process or a child.
@@ -72,3 +74,68 @@ func (q request) answer() (a response) {
 	}
 	return response{saysFailed, fmt.Sprintf("password: a question of the kind %q", q.kind)}
 }
+
+// frame is a message between a hashing child and the process that started it: four bytes for the length of the rest,
+// four bytes for a number, which is the same in a request and its response, a byte for the kind, and the body. The body
+// of a request is two bytes for the length of its text, the text and the password; the body of a response is its text.
+// Numbers are big-endian.
+type frame struct {
+	number uint32
+	kind   byte
+	body   []byte
+}
+
+const (
+	frameHead = 4 + 5
+	// maxFrame is the longest frame that is read: a password may fill the largest body of an HTTP request, 1 MiB.
+	maxFrame = 2 << 20
+)
+
+func appendRequest(b []byte, number uint32, q request) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(5+2+len(q.text)+len(q.password)))
+	b = append(binary.BigEndian.AppendUint32(b, number), q.kind)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(q.text)))
+	return append(append(b, q.text...), q.password...)
+}
+
+func appendResponse(b []byte, number uint32, a response) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(5+len(a.text)))
+	b = append(binary.BigEndian.AppendUint32(b, number), a.kind)
+	return append(b, a.text...)
+}
+
+// readFrame reads one frame into buf, or into a larger buffer if buf is too small. It returns io.EOF only between
+// frames.
+func readFrame(r io.Reader, buf []byte) (frame, error) {
+	var head [frameHead]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return frame{}, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n < 5 || n > maxFrame {
+		return frame{}, fmt.Errorf("password: a frame of %d bytes; they have 5 to %d", n, maxFrame)
+	}
+	n -= 5
+	if int(n) > cap(buf) {
+		buf = make([]byte, n)
+	}
+	f := frame{binary.BigEndian.Uint32(head[4:]), head[8], buf[:n]}
+	if _, err := io.ReadFull(r, f.body); err != nil {
+		return frame{}, io.ErrUnexpectedEOF
+	}
+	return f, nil
+}
+
+// decode reads a request from a frame. The password shares the frame's memory.
+func (f frame) decode() (q request, ok bool) {
+	if len(f.body) < 2 {
+		return request{}, false
+	}
+	n, rest := int(binary.BigEndian.Uint16(f.body)), f.body[2:]
+	if n > len(rest) {
+		return request{}, false
+	}
+	return request{f.kind, string(rest[:n]), rest[n:]}, true
+}
+
+func (f frame) answer() response { return response{f.kind, string(f.body)} }

@@ -1,12 +1,20 @@
 package provider
 
 import (
+	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha1"
 	"crypto/subtle"
+	"encoding/base64"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/oauth2"
 
@@ -103,3 +111,65 @@ func (p *Provider) signed(ctx context.Context, c credentials, address string, mo
 	body, _, err := get(ctx, once, address, header)
 	return body, err
 }
+
+// OAuth 1.0a (RFC 5849) with HMAC-SHA1, the only protocol of Twitter's older interface. Requests are GETs with the
+// protocol parameters in the Authorization header.
+
+// credentials sign a request: the client's and, if there is a token, the token's.
+type credentials struct{ key, secret, token, tokenSecret string }
+
+// authorization returns the Authorization header of a request for a URL. The signature includes the URL's query. more
+// are further protocol parameters (oauth_callback, oauth_verifier).
+func (c credentials) authorization(method string, u *url.URL, more map[string]string, nonce string,
+	now time.Time) string {
+	params := map[string]string{
+		"oauth_consumer_key": c.key, "oauth_nonce": nonce, "oauth_signature_method": "HMAC-SHA1",
+		"oauth_timestamp": strconv.FormatInt(now.Unix(), 10), "oauth_version": "1.0",
+	}
+	if c.token != "" {
+		params["oauth_token"] = c.token
+	}
+	maps.Copy(params, more)
+	all := u.Query()
+	for name, value := range params {
+		all.Add(name, value)
+	}
+	params["oauth_signature"] = c.sign(baseString(method, u, all))
+	header := make([]string, 0, len(params))
+	for name, value := range params {
+		header = append(header, escape(name)+`="`+escape(value)+`"`)
+	}
+	slices.Sort(header)
+	return "OAuth " + strings.Join(header, ", ")
+}
+
+// sign returns the signature of RFC 5849 section 3.4.2.
+func (c credentials) sign(base string) string {
+	mac := hmac.New(sha1.New, []byte(escape(c.secret)+"&"+escape(c.tokenSecret)))
+	mac.Write([]byte(base))
+	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// baseString returns the text to sign: section 3.4.1.
+func baseString(method string, u *url.URL, params url.Values) string {
+	escaped := url.Values{}
+	for name, values := range params {
+		for _, value := range values {
+			escaped.Add(escape(name), escape(value))
+		}
+		slices.Sort(escaped[escape(name)])
+	}
+	// Names and values are escaped twice, the signs between them once. Encode sorts by name.
+	text := strings.NewReplacer("&", "%26", "=", "%3D").Replace(escaped.Encode())
+	host := strings.ToLower(u.Host)
+	if u.Scheme == "http" {
+		host = strings.TrimSuffix(host, ":80")
+	} else {
+		host = strings.TrimSuffix(host, ":443")
+	}
+	path := cmp.Or(u.EscapedPath(), "/")
+	return strings.ToUpper(method) + "&" + escape(strings.ToLower(u.Scheme)+"://"+host+path) + "&" + text
+}
+
+// escape returns the percent-encoding of section 3.6, in which a space is not a plus sign.
+func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

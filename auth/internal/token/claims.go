@@ -3,7 +3,9 @@ package token
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"gatehouse/auth/internal/jsontext"
 )
@@ -135,21 +137,9 @@ func (c *Claims) parse(payload string) error {
 // parseTime reads a NumericDate (RFC 7519 section 2) in seconds, and drops a fraction. It refuses signs, exponents and
 // times beyond the year 9999.
 func parseTime(value string) (int64, error) {
-	var n int64
-	i := 0
-	for ; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
-		if n = n*10 + int64(value[i]-'0'); n > maxTime {
-			return 0, jsontext.ErrSyntax
-		}
-	}
-	if i == 0 {
-		return 0, jsontext.ErrSyntax
-	}
-	if i < len(value) && value[i] == '.' {
-		for i++; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
-		}
-	}
-	if i != len(value) {
+	whole, fraction, _ := strings.Cut(value, ".")
+	n, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || n > maxTime || whole[0] == '-' || strings.Trim(fraction, "0123456789") != "" {
 		return 0, jsontext.ErrSyntax
 	}
 	return n, nil
@@ -203,3 +193,26 @@ func (c *Claims) parseAMR(value string) error {
 		return err
 	})
 }
+
+// needed are the claims that every token must have, even if a hook has made the claims.
+var needed = []string{"aud", "exp", "iat", "sub", "email", "phone", "role", "aal", "session_id", "is_anonymous"}
+
+// ParseCustom reads a claims object from a hook, as Verify would, and reports which of the needed claims are missing or
+// have the wrong type. The error is an ErrClaims.
+func ParseCustom(payload string) (c Claims, err error) {
+	if err := c.parse(payload); err != nil {
+		return c, err
+	}
+	has := map[string]bool{}
+	if err := jsontext.Members(payload, func(name, _ string) error { has[name] = true; return nil }); err != nil {
+		return c, fmt.Errorf("%w: %w", ErrClaims, err)
+	}
+	missing := slices.DeleteFunc(slices.Clone(needed), func(name string) bool { return has[name] })
+	if len(missing) > 0 {
+		return c, fmt.Errorf("%w: without %s", ErrClaims, strings.Join(missing, ", "))
+	}
+	return c, nil
+}
+
+// Text returns the claims as JSON, as they would be signed.
+func (c *Claims) Text() ([]byte, error) { return c.appendTo(nil) }

@@ -137,7 +137,7 @@ func mergeFlag(flags *flag.FlagSet, s *limits.Settings) {
 		"allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
 }
 
-// isHelp reports whether the arguments only ask for the usage of a command.
+// isHelp reports whether the arguments only request the usage message of a command.
 func isHelp(args []string) bool {
 	return len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help")
 }

@@ -128,7 +128,7 @@ func (f *refundFlag) Set(text string) error {
 	return nil
 }
 
-// IsBoolFlag tells package flag that the flag needs no value.
+// IsBoolFlag makes package flag accept the flag without a value.
 func (f *refundFlag) IsBoolFlag() bool { return true }
 
 // descriptorsFlag is the flag -descriptors, which adds a descriptor to the request.

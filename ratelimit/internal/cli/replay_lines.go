@@ -41,7 +41,7 @@ var (
 	errCutLine    = errors.New("its texts are cut")
 )
 
-// droppedLine is the error for a line that tells how many requests the tap has left out.
+// droppedLine is the error for a line that reports how many requests the tap has left out.
 type droppedLine uint64
 
 func (d droppedLine) Error() string { return fmt.Sprintf("%d requests are left out", uint64(d)) }

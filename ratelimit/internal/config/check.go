@@ -12,8 +12,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// settingNames tells package settings about names of variables: old names, prefixes of our names, and names that are
-// ours without being a field of Config.
+// settingNames lists, for package settings, the names of variables that are not fields of Config: old names, prefixes
+// of this daemon's names, and names that are read elsewhere.
 var settingNames = settings.Options{
 	Aliases: append(oldNames(), []settings.Alias{
 		{Old: "USE_PROMETHEUS", New: "USE_PULLMETRICS"},

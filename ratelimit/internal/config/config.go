@@ -137,7 +137,7 @@ type Tracing struct {
 	ServiceNamespace string `env:"TRACING_SERVICE_NAMESPACE"`
 	// Resource attribute service.instance.id; unset: a random UUID for each start.
 	ServiceInstanceID string `env:"TRACING_SERVICE_INSTANCE_ID"`
-	// Share of traces that are recorded, 0 to 1, where a trace begins here; a caller's choice is followed.
+	// Share, 0 to 1, of the traces that begin in this daemon that are recorded; other traces are as the caller decided.
 	SamplingRate float64 `env:"TRACING_SAMPLING_RATE" envDefault:"1" min:"0" max:"1"`
 	// true: spans hold the text of whole requests and answers, which may be personal data.
 	RequestText bool `env:"TRACING_REQUEST_TEXT" envDefault:"false"`

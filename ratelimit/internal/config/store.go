@@ -27,7 +27,7 @@ type Counting struct {
 	// to live; 0 or less: none.
 	JitterMax int64 `env:"EXPIRATION_JITTER_MAX_SECONDS" envDefault:"300"`
 	Limits    limits.Settings
-	// plain: keys as the replaced service writes them, so that both can share a store; escaped: unambiguous ones.
+	// plain: keys as envoyproxy/ratelimit writes them, so that both can share a store; escaped: unambiguous ones.
 	KeyFormat string `env:"CACHE_KEY_FORMAT" envDefault:"plain" oneof:"plain escaped" fold:"true"`
 	// Answer while the store fails: error (Envoy's failure_mode_deny decides), allow or deny. A
 	// domain's on_store_failure wins.
@@ -96,11 +96,12 @@ type MCache struct {
 // ClientTLS has the settings that name the certificate files for connections to a store.
 type ClientTLS struct {
 	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix.
-	// Followed while the daemon runs.
+	// Read again when it changes.
 	Cert string `env:"TLS_CLIENT_CERT"`
-	// PEM file with the private key of the client certificate; followed too.
+	// PEM file with the private key of the client certificate; read again when it changes.
 	Key string `env:"TLS_CLIENT_KEY"`
-	// PEM file with roots that servers' certificates may lead to, in addition to the system's; followed too.
+	// PEM file with roots that servers' certificates may lead to, in addition to the system's; read again when it
+	// changes.
 	CA string `env:"TLS_CACERT"`
 	// true: a server's certificate may be for any name; it must lead to a root all the same.
 	SkipName bool `env:"TLS_SKIP_HOSTNAME_VERIFICATION" envDefault:"false"`

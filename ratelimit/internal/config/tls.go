@@ -12,12 +12,12 @@ import (
 type TLS struct {
 	// true: the gRPC listener speaks TLS (1.2 or later) only.
 	On bool `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`
-	// PEM file with the server's certificate and what leads to its root; followed while the daemon runs.
+	// PEM file with the server's certificate and the chain to its root; read again when it changes.
 	Cert string `env:"GRPC_SERVER_TLS_CERT"`
-	// PEM file with the key of GRPC_SERVER_TLS_CERT; followed too.
+	// PEM file with the private key of GRPC_SERVER_TLS_CERT; read again when it changes.
 	Key string `env:"GRPC_SERVER_TLS_KEY"`
-	// PEM file with the roots that client certificates must lead to, followed too; set: no client
-	// without such a certificate.
+	// PEM file with the roots that client certificates must lead to, read again when it changes; set: no client without
+	// such a certificate.
 	ClientCA string `env:"GRPC_CLIENT_TLS_CACERT"`
 	// DNS name that the client's certificate must be valid for; needs GRPC_CLIENT_TLS_CACERT.
 	ClientSAN string `env:"GRPC_CLIENT_TLS_SAN"`

@@ -20,11 +20,11 @@ type XDS struct {
 	Headers map[string]string `env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" secret:"true"`
 	// true: TLS to the control plane.
 	TLS bool `env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" envDefault:"false"`
-	// PEM file with a client certificate for the control plane; followed.
+	// PEM file with a client certificate for the control plane; read again when it changes.
 	Cert string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT"`
-	// PEM file with the key of CONFIG_GRPC_XDS_CLIENT_TLS_CERT; followed.
+	// PEM file with the private key of CONFIG_GRPC_XDS_CLIENT_TLS_CERT; read again when it changes.
 	Key string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY"`
-	// PEM file with roots for the control plane's certificate, in addition to the system's; followed.
+	// PEM file with roots for the control plane's certificate, in addition to the system's; read again when it changes.
 	CA string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
 	// Share of a pause that jitter adds or takes at most: 0.5 makes 10s anything from 5s to 15s.
 	RandomFactor float64 `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" envDefault:"0.5" min:"0"`

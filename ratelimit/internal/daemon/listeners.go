@@ -33,7 +33,7 @@ type listeners struct {
 	http, debug, page *http.Server
 	grpcAt, httpAt    net.Listener
 	debugAt           net.Listener // nil if the debug port could not be opened
-	pageAt            net.Listener // nil without pull metrics
+	pageAt            net.Listener // nil if there are no pull metrics
 }
 
 // openDebug opens the debug port. The debug port is optional: if it is in use, or its address is not one of this host,

@@ -133,8 +133,8 @@ func (d *daemon) controlPlaneState() func() (text string, v any) {
 // rulesPatience is how long the daemon waits for the first valid rules before it logs a warning.
 const rulesPatience = 2 * time.Second
 
-// remindOfRules logs a warning that nothing can be decided while there are no rules: first after the time first, then
-// every time every passes, until loaded is closed or stop is called.
+// remindOfRules logs warnings that nothing can be decided while there are no rules. The first warning comes after the
+// time first, each further one after another time every, until loaded is closed or stop is called.
 func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
 	return running(ctx, func(ctx context.Context) {
 		awaitRules(ctx, loaded, first, every, func() {
@@ -144,8 +144,8 @@ func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, firs
 	})
 }
 
-// awaitRules waits until loaded is closed. Meanwhile it calls warn: first after the time first, then every time every
-// passes. It returns false if ctx ends before loaded is closed.
+// awaitRules waits until loaded is closed. Meanwhile it calls warn after the time first, and then again whenever the
+// time every has passed. It returns false if ctx ends before loaded is closed.
 func awaitRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration, warn func()) bool {
 	for pause := first; ; pause = every {
 		select {

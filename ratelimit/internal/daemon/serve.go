@@ -180,8 +180,8 @@ type daemon struct {
 	forPeers int64    // bytes that clients can make the gRPC server keep
 	health   *server.Health
 	hup      <-chan os.Signal
-	manager  *sdnotify.Notifier // nil if no service manager has asked for the daemon's state
-	again    atomic.Bool        // set during a reload of which the service manager was told
+	manager  *sdnotify.Notifier // nil if there is no service manager to notify
+	again    atomic.Bool        // set during a reload of which the service manager was notified
 	opened   []func()           // functions that close the parts of the store, for closeStore
 	store    func() bool        // reports whether the store answers; nil if it always does
 	service  *service.Service

@@ -102,7 +102,7 @@ func whereEntry(e *Entry, p Pos) string {
 type checker struct {
 	file      string // the document's file; entries of merged domains have files of their own
 	domain    string
-	memcached bool // Options.Memcached
+	memcached bool // the counters are in memcached, see Options.Memcached
 	path      []*Entry
 	report    *Report
 }

@@ -279,8 +279,8 @@ func keysOf(path []*step) (keys []keyPart) {
 	return keys
 }
 
-// handle returns the counters that of resolves in the registry of statistics, and keeps them as long as the rules.
-// Without a registry it returns counters that are never read.
+// handle returns a rule's counters. It gets them by calling of with the registry of statistics, and notes that the
+// rules need them. Without a registry it returns counters that are never read.
 func (c *compiler) handle(of func(*stats.Registry) *stats.Rule) *stats.Rule {
 	if c.rules.o.Stats == nil {
 		return new(stats.Rule)

@@ -12,8 +12,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Explanation tells how one descriptor of a request is matched against the rules: at each level the configured entries
-// that were tried, the entry that was chosen and why, and finally the outcome.
+// Explanation describes how one descriptor of a request is matched against the rules: at each level the configured
+// entries that were tried, the entry that was chosen and why, and finally the outcome.
 type Explanation struct {
 	Domain  string      `json:"domain"`
 	Entries []EntryView `json:"entries"`

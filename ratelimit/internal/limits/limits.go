@@ -65,7 +65,7 @@ type Settings struct {
 // Options are the settings and other inputs with which rules are compiled.
 type Options struct {
 	Settings
-	EscapedKeys bool // CACHE_KEY_FORMAT=escaped
+	EscapedKeys bool // counter keys have the escaped layout (CACHE_KEY_FORMAT=escaped)
 	// Memcached makes check refuse all algorithms but fixed_window: the counters are in memcached
 	// (BACKEND_TYPE=memcache).
 	Memcached bool

@@ -21,7 +21,7 @@ type Match struct {
 
 	shown         string           // the result of the method shown, once it has been called
 	cidr, notCIDR []network.Prefix // cidr and not_cidr as parsed by check; an entry with networks always has a cidr
-	networks      *networkList     // compiled once, even if the entry is compiled for each value of an entry above
+	networks      *networkList     // compiled once and shared, if the entry is compiled for several values of a parent
 }
 
 // Item is a text in a list of the configuration.
@@ -34,7 +34,7 @@ type Item struct {
 const (
 	MaxValues   = 1000
 	MaxPrefixes = 10_000
-	maxMade     = 100_000 // see checker.made
+	maxMade     = 100_000 // steps of one domain, as checker.made counts them
 )
 
 // hasValues reports whether the entry has a values list.

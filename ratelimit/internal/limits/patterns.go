@@ -83,7 +83,7 @@ func (ps *patterns) first(value string) int {
 	return best
 }
 
-// candidates returns how many patterns, at most, first compares with a value.
+// candidates returns the greatest number of patterns that the method first may compare with a value.
 func (ps *patterns) candidates(value string) (n int) {
 	if ps.byPrefix == nil {
 		return len(ps.all)

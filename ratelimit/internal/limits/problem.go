@@ -76,7 +76,7 @@ type Report struct {
 	ctx    context.Context
 	steps  int
 	zones  map[string]*time.Location // time zones loaded for calendars; nil for a name that is no zone
-	paced  bool                      // Options.Paced
+	paced  bool                      // the load pauses now and then, see Options.Paced
 	rested time.Time                 // when the last pause of a paced load ended; zero before the first pause
 }
 

@@ -118,7 +118,7 @@ type ruleLevels struct {
 	replaces []uint32 // the numbers of the names whose rules this rule replaces, ascending
 	replaced []uint64 // the same as a bit set that begins at replaces[0]; nil if replaces is searched
 
-	calendar *calendarWindow // nil without a calendar
+	calendar *calendarWindow // nil if the windows follow no calendar
 	list     *listLimit      // nil except for limits of rate_limits
 }
 

@@ -59,7 +59,7 @@ type Limit struct {
 	Pos           Pos
 	Unit          string
 	PerUnit       uint32
-	Multiplier    uint32 // 0: not given
+	Multiplier    uint32 // 0 if not given
 	Unlimited     bool
 	Name          string
 	Replaces      []Replaced
@@ -77,7 +77,7 @@ type Limit struct {
 type LimitOptions struct {
 	HasAlgorithm bool
 	Algorithm    string
-	Burst        uint32 // 0: not given
+	Burst        uint32 // 0 if not given
 	HasCalendar  bool
 	Calendar     string
 	Shadow       bool // shadow_mode of an item of rate_limits

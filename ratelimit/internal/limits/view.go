@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// LimitView tells which limit has decided, as JSON: an entry may have several limits, even with the same number of
+// LimitView says, for JSON, which limit has decided: an entry may have several limits, even with the same number of
 // requests. It is empty if no rule, or an unlimited rule, has decided.
 type LimitView struct {
 	Unit           string `json:"unit,omitempty"`

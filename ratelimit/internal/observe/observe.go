@@ -37,8 +37,8 @@ var ErrClosed = errors.New("the daemon is stopping")
 type Observer struct {
 	// watching is nil while there are no taps and both recent and top are off. A decision then costs one atomic load.
 	watching atomic.Pointer[Watchers]
-	recent   *Recent // nil if it is off
-	top      *Top    // nil if it is off
+	recent   *Recent // nil if DEBUG_RECENT_SIZE is 0
+	top      *Top    // nil if DEBUG_TOP_KEYS is 0
 
 	mu        sync.Mutex
 	listeners []*Listener

@@ -11,8 +11,8 @@ import (
 
 // Bounds on the events that are queued for one listener.
 const (
-	maxQueued = 1024    // events
-	maxWaits  = 1 << 20 // bytes
+	maxQueued = 1024    // greatest number of events
+	maxWaits  = 1 << 20 // greatest number of bytes
 )
 
 // Filter says which decisions a listener sees. The zero value of Domain, Key, Code or Unmatched accepts all decisions.

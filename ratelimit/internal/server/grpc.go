@@ -24,12 +24,12 @@ import (
 type GRPCSettings struct {
 	// Age at which a gRPC connection gets GOAWAY, plus or minus 10 %, so that balancing evens out; 0: never.
 	MaxAge time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h" min:"0s"`
-	// Time that a connection of that age gets to finish its calls before it is cut; 0: for ever.
+	// Time that a connection gets after GRPC_MAX_CONNECTION_AGE to finish its calls before it is cut; 0: for ever.
 	MaxAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h" min:"0s"`
 	// How long a gRPC connection may be silent before the server pings it.
-	KeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"` // 0: grpc-go's 2 h
+	KeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"` // not 0, which grpc-go takes as 2 h
 	// How long the client has to answer such a ping before the connection is dropped.
-	KeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"` // 0: grpc-go's 20 s
+	KeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"` // not 0, which grpc-go takes as 20 s
 	// Shortest pause between pings that a client may send, with streams or without; more often ends its connection.
 	MinPing time.Duration `env:"GRPC_KEEPALIVE_MIN_TIME" envDefault:"5s" min:"0s"`
 	// Calls that a gRPC connection may have open; more are refused (REFUSED_STREAM), and a client that knows waits.

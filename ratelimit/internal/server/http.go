@@ -36,7 +36,7 @@ type HTTPSettings struct {
 	// Time a client has to send a whole HTTP request.
 	ReadTimeout time.Duration `env:"HTTP_READ_TIMEOUT" envDefault:"15s" min:"1ms"`
 	// Time a decision over HTTP may take: HTTP callers bring no deadline. The store's failure mode answers then.
-	Timeout time.Duration `env:"HTTP_REQUEST_TIMEOUT" envDefault:"10s" min:"1ms"` // 0: left to the store
+	Timeout time.Duration `env:"HTTP_REQUEST_TIMEOUT" envDefault:"10s" min:"1ms"` // not 0: no bound but the store's
 	// Time from the end of an HTTP request's header to the end of its answer. Longer than HTTP_REQUEST_TIMEOUT.
 	WriteTimeout time.Duration `env:"HTTP_WRITE_TIMEOUT" envDefault:"30s" min:"1ms"`
 	// How long a kept-alive HTTP connection may rest between requests.

@@ -63,8 +63,8 @@ func endGRPC(span trace.Span, err error) {
 	endCall(span, s.Code(), s.Message())
 }
 
-// endCall ends the span of a gRPC call with the call's status. An error for which the client is to blame does not mark
-// the span as failed.
+// endCall ends the span of a gRPC call with the call's status. An error of the client's does not mark the span as
+// failed.
 func endCall(span trace.Span, code grpccodes.Code, message string) {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(code)))

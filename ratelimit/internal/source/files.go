@@ -29,7 +29,7 @@ import (
 type Set struct {
 	// Files are sorted by name. A Set without files is valid.
 	Files []rulefile.File
-	// Err is the error for which the files could not be read; Files must not be used then.
+	// Err is the reason why the files could not be read; Files must not be used then.
 	Err error
 }
 
@@ -93,7 +93,7 @@ type Files struct {
 type fingerprint struct {
 	files int
 	sum   [sha256.Size]byte // hash of the files' names and texts
-	err   string            // the error for which there is no Set; files is then that of the last valid Set
+	err   string            // why the files could not be read; files is then that of the last valid Set
 }
 
 func fingerprintOf(s Set) fingerprint {

@@ -98,8 +98,8 @@ type series struct {
 	Series
 	id      string // the name with the series' own tags only, as the page /stats shows it
 	kind    Kind
-	counter *Counter      // for a counter that is counted here
-	total   func() uint64 // for a counter that is counted elsewhere
+	counter *Counter      // set for a counter that the registry makes (Counter)
+	total   func() uint64 // set for a counter whose value a function returns (CounterFunc)
 	gauge   func() int64
 	last    uint64 // the value passed to the sink so far; only the flusher uses it
 

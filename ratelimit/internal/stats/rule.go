@@ -181,8 +181,8 @@ func statName(key string, i int) string {
 	return ""
 }
 
-// groupOf returns the name of a series' group. A limit in a rate_limits list is grouped by its rule's group and its
-// label.
+// groupOf returns the name of the group, as GroupRules has defined groups, to which a series belongs. A limit in a
+// rate_limits list belongs to the group of its rule and its label.
 func (r *Registry) groupOf(s *ruleSeries) string {
 	key, label, limit := CutLabel(s.key)
 	if !limit {

@@ -169,7 +169,7 @@ func (s *tcp) run(ctx context.Context) {
 }
 
 // write sends the queue whenever s.wake is signalled. It returns nil after s.closing is closed and everything is sent,
-// otherwise the error for which the connection can no longer be used.
+// otherwise the reason why the connection can no longer be used.
 func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()

@@ -13,7 +13,7 @@ const timerSlots = 512
 // on, and passes the rate with them.
 type Timer struct {
 	Series
-	on  *atomic.Bool // Registry.timing
+	on  *atomic.Bool // points to Registry.timing
 	cur atomic.Pointer[samples]
 
 	// cooling and spare are used by the flusher only. A buffer that has been swapped out is read one drain later (it

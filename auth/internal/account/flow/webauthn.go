@@ -3,6 +3,7 @@ package flow
 import (
 	"cmp"
 	"encoding/json"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -51,4 +52,36 @@ func CreationOptions(f *Flow, u store.User, all []store.Credential, s webauthn.S
 		o.ExcludeCredentials = append(o.ExcludeCredentials, webauthn.Describe(c.Key))
 	}
 	return o
+}
+
+// WebAuthnSettings describe the relying party: the site as authenticators know it.
+type WebAuthnSettings struct {
+	// Domain that passkeys and security keys are for: the host of the application or a domain above it, such as
+	// example.com. Passkeys and security keys made for another one never work again.
+	RPID string `env:"AUTH_WEBAUTHN_RP_ID"`
+	// What authenticators call the site: 1 to 64 characters.
+	RPDisplayName string `env:"AUTH_WEBAUTHN_RP_DISPLAY_NAME"`
+	// Origins of the pages that may use them: `https://app.example.com`, or `android:apk-key-hash:` and the hash.
+	RPOrigins []string `env:"AUTH_WEBAUTHN_RP_ORIGINS"`
+	// How long the challenge of a passkey may be answered, 1m to 15m.
+	ChallengeLife time.Duration `env:"AUTH_WEBAUTHN_CHALLENGE_EXPIRY_DURATION" envDefault:"5m" min:"1m" max:"15m"`
+}
+
+// The values of PasskeySettings.UserVerification and .AAL.
+const (
+	VerificationRequired = "required"
+	PasskeyAAL2          = "aal2"
+)
+
+// PasskeySettings are the settings of passkeys.
+type PasskeySettings struct {
+	// Passkeys may be registered and sign in. Needs the three settings of the relying party.
+	Enabled bool `env:"AUTH_PASSKEY_ENABLED" envDefault:"false"`
+	// Passkeys that a user may have.
+	MaxPerUser int `env:"AUTH_PASSKEY_MAX_PASSKEYS_PER_USER" envDefault:"10" min:"1" max:"100"`
+	// required: the authenticator has to verify the user, by a PIN or a fingerprint; preferred: where it can.
+	UserVerification string `env:"AUTH_PASSKEY_USER_VERIFICATION" envDefault:"preferred" oneof:"required preferred"`
+	// Level of a session that a passkey opens. With aal2 it is aal1 all the same where the authenticator did not verify
+	// the user, or where the user has a second factor but had none when the passkey was registered.
+	AAL string `env:"AUTH_PASSKEY_AAL" envDefault:"aal1" oneof:"aal1 aal2"`
 }

@@ -21,7 +21,7 @@ func addr4(v uint32) Addr { return Addr{hi: uint64(v) << 32} }
 // address (::ffff:10.1.2.3) becomes the IPv4 address. A text with a port, brackets, a zone or a prefix length is no
 // address.
 func ParseAddr(s string) (a Addr, ok bool) {
-	// The first dot or colon tells IPv4 from IPv6; it follows at most four digits.
+	// The first dot or colon distinguishes IPv4 from IPv6; it follows at most four digits.
 	for i := range min(len(s), 5) {
 		switch c := s[i]; {
 		case c == '.':

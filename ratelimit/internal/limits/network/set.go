@@ -16,7 +16,7 @@ import (
 type Set struct {
 	prefixes []member
 	nodes    []node
-	roots    [2]root // of IPv4 and IPv6
+	roots    [2]root // of the tries for IPv4 and for IPv6
 }
 
 // root is where a look-up begins. It uses several bits at once to choose among tops, since each step down from node to
@@ -25,7 +25,7 @@ type root struct {
 	// tops are as node.next, indexed by the bits of the address from first on; empty if the set has no prefix.
 	tops  []int32
 	first uint8 // index of the first bit at which prefixes differ; from 64 on it is in the lower half of the address
-	shift uint8 // how far to shift a half of the address to the right, to move the chosen bits to its end
+	shift uint8 // number of bits by which to shift a half of the address right, to get the chosen bits
 }
 
 // member is one prefix of a Set.

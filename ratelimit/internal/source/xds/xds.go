@@ -71,7 +71,7 @@ type Options struct {
 	Log    *slog.Logger
 
 	ping, pingTimeout time.Duration // 0 means pingEvery and pingPatience
-	nackAgain         time.Duration // 0 means nackAgain
+	nackAgain         time.Duration // 0 means the constant nackAgain
 }
 
 const (
