@@ -38,11 +38,8 @@ func (a *Accounts) MagicLink(ctx context.Context, req flow.RequestInfo, p flow.M
 }
 
 func sendLink(ctx context.Context, f *flow.Flow, p flow.MagicLink, create bool) error {
-	if !f.Settings.Email.Enabled {
-		return refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
-	}
-	if !f.Settings.Email.MagicLink {
-		return refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Login with magic link is disabled")
+	if err := f.Settings.Email.CheckMagicLink(); err != nil {
+		return err
 	}
 	if p.Email == "" {
 		return refusal.Unprocessable(refusal.CodeValidationFailed, "Password recovery requires an email")

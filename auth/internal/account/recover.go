@@ -15,8 +15,8 @@ import (
 // difference: the pause between two mails to one address applies to unknown addresses too.
 func (a *Accounts) Recover(ctx context.Context, req flow.RequestInfo, p flow.Recover) error {
 	f := a.core.Begin(req)
-	if !f.Settings.Email.Enabled {
-		return refusal.Invalid(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
+	if err := f.Settings.Email.CheckRecovery(); err != nil {
+		return err
 	}
 	if p.Email == "" {
 		return refusal.NotValid("Password recovery requires an email")

@@ -84,14 +84,18 @@ func TestAdmin_users(t *testing.T) {
 	r("?page=0", "Bad Pagination Parameters: *")
 	r("?page=-1", "Bad Pagination Parameters: *")
 	r("?per_page=0", "Bad Pagination Parameters: *")
-	r("?page=99999999999", "Bad Pagination Parameters: *")
+	r("?page=x&sort=email", "Bad Pagination Parameters: *")
+	r("?limit=x&sort=email", "Bad Pagination Parameters: *")
 	r("?limit=0", "Bad Pagination Parameters: *")
 	r("?cursor=x", "Bad Pagination Parameters: *")
 	r("?cursor="+strings.Repeat("f", 32), "Bad Pagination Parameters: *") // in the year 290,000
 	r("?sort=email", "Bad Sort Parameters: bad field for sort 'email'")
 	r("?sort=created_at+up", "Bad Sort Parameters: bad direction for sort 'up', only 'asc' and 'desc' allowed")
 	r("?id=x", "id must be an UUID")
-	a.do("GET /admin/users?per_page=999999&page=2147483647", nil, admin).is(200, `{"users":[],"aud":"authenticated"}`)
+	for _, most := range []string{"2147483647", "3000000000", "99999999999999999999"} {
+		a.do("GET /admin/users?page="+most+"&per_page="+most, nil, admin).is(200, `{"users":[],"aud":"authenticated"}`)
+		f("?per_page="+most, "u4 u3 u2 u1 u0", `</admin/users?page=1&per_page=`+most+`>; rel="last"`, "5")
+	}
 	a.do("GET /admin/users", nil, admin, header{"X-JWT-AUD", "other\x80"}).is(200, `{"users":[],"aud":"other*"}`)
 }
 
@@ -160,7 +164,9 @@ func TestAdmin_user(t *testing.T) {
 	put(u.ID, m{"password": "x"}).refused(422, "weak_password", "*")
 	put(u.ID, m{"password": strings.Repeat("x", 73)}).refused(400, "validation_failed", "*")
 	put(u.ID, m{"ban_duration": "-1h"}).refused(400, "validation_failed", "invalid format for ban duration*")
-	put(uuid.NewString(), m{}).refused(404, "user_not_found", "User not found")
+	for _, in := range []any{m{}, "{", m{"email": "x"}, m{"password": "x"}} { // whatever is wrong with the body
+		put(uuid.NewString(), in).refused(404, "user_not_found", "User not found")
+	}
 	put("x", m{}).refused(404, "validation_failed", "user_id must be an UUID")
 	put(u.ID, "").refused(400, "bad_json", "*")
 
@@ -168,6 +174,7 @@ func TestAdmin_user(t *testing.T) {
 	del(u.ID, "{").refused(400, "bad_json", "*")
 	del("x", nil).refused(404, "validation_failed", "*")
 	del(uuid.NewString(), nil).refused(404, "user_not_found", "*")
+	del(uuid.NewString(), "{").refused(404, "user_not_found", "*")
 	del(u.ID, m{"should_soft_delete": true}).is(200, "{}")
 	a.do("GET /admin/users/"+u.ID, nil, admin).is(200, `*"deleted_at":"*`)
 	del(u.ID, m{"should_soft_delete": true}).is(200, "{}")

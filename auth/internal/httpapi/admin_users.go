@@ -20,12 +20,9 @@ func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	}
 	f := store.UsersFilter{Aud: c.aud(), Text: c.param("filter"), Email: strings.ToLower(c.param("email")),
 		Phone: strings.TrimPrefix(c.param("phone"), "+")}
-	f.Aud = cmp.Or(f.Aud, c.live.Audience)
+	f.Aud = cmp.Or(f.Aud, c.live.flows.Audience)
 	var err error
 	if f.ID, err = c.paramID("id"); err != nil {
-		return err
-	}
-	if f.OldestFirst, err = c.sort(); err != nil {
 		return err
 	}
 	if c.param("limit") != "" || c.param("cursor") != "" {
@@ -33,6 +30,9 @@ func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	}
 	p, err := c.page()
 	if err != nil {
+		return err
+	}
+	if f.OldestFirst, err = c.sort(); err != nil {
 		return err
 	}
 	f.Offset, f.Limit, f.Count = p.offset(), p.size, true
@@ -51,6 +51,9 @@ func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 		return err
 	}
 	if f.After, err = c.after(); err != nil {
+		return err
+	}
+	if f.OldestFirst, err = c.sort(); err != nil {
 		return err
 	}
 	f.Limit = limit + 1

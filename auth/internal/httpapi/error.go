@@ -104,6 +104,10 @@ func (c *call) writeError(err error) {
 	if p.retryAfter > 0 {
 		h["Retry-After"] = []string{strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds())))}
 	}
+	dated := newForm(c.r)
+	if dated {
+		h["X-Supabase-Api-Version"] = []string{apiVersion}
+	}
 	if c.is(browsed) && prefersHTML(c.r.Header["Accept"]) {
 		c.errorPage(p)
 		return
@@ -115,8 +119,7 @@ func (c *call) writeError(err error) {
 		status = http.StatusBadRequest
 		b = append(jsontext.AppendString(append(b, `{"error":`...), p.code), `,"error_description":`...)
 		b = append(jsontext.AppendString(b, p.msg), '}')
-	case newForm(c.r):
-		h["X-Supabase-Api-Version"] = []string{apiVersion}
+	case dated:
 		b = append(jsontext.AppendString(append(b, `{"code":`...), p.code), `,"message":`...)
 		b = appendReasons(jsontext.AppendString(b, p.msg), p.weak)
 		b = append(b, '}')

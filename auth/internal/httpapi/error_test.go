@@ -36,6 +36,11 @@ func TestErrors_forms(t *testing.T) {
 	f("2024-13-01", old, "")
 	f("latest", old, "")
 	f("9999", old, "")
+	page := a.do("GET /authorize?provider=nope", nil, header{"Accept", "text/html"},
+		header{"X-Supabase-Api-Version", "2024-01-01"}).is(400, "<!*")
+	if e := page.Header.Get("X-Supabase-Api-Version"); e != "2024-01-01" {
+		t.Errorf("a page echoes the version as %q", e)
+	}
 
 	// 5xx carry the request's id in the old form, so that it can be found in the log.
 	a.db.Close()
@@ -203,8 +208,11 @@ func TestProblem_oauthForm(t *testing.T) {
 	a.server.mux.Handle("GET /oauth", handler(func(*call) error {
 		return &problem{status: 500, code: "invalid_request", msg: `say "please"`, oauth: true}
 	}))
-	a.do("GET /oauth", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(400,
+	got := a.do("GET /oauth", nil, header{"X-Supabase-Api-Version", "2024-01-01"}).is(400,
 		`{"error":"invalid_request","error_description":"say \"please\""}`)
+	if e := got.Header.Get("X-Supabase-Api-Version"); e != "2024-01-01" {
+		t.Errorf("the version is echoed as %q", e)
+	}
 }
 
 // Each code of the API can be written, and kinds have the statuses that the contract gives them.

@@ -93,6 +93,23 @@ func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P
 	}
 }
 
+// knownUser makes the answer that a user does not exist win over what h refuses about the body. The user is looked up
+// only after such a refusal.
+func (s *Server) knownUser(h func(*call, flow.Actor, uuid.UUID) error) func(*call, flow.Actor, uuid.UUID) error {
+	return func(c *call, by flow.Actor, id uuid.UUID) error {
+		err := h(c, by, id)
+		if err == nil {
+			return nil
+		}
+		if status := c.problemOf(err).status; status == 400 || status == 422 {
+			if _, missing := s.users.AdminUser(c.ctx(), id); errors.Is(missing, flow.ErrNoUser) {
+				return missing
+			}
+		}
+		return err
+	}
+}
+
 // withIDs is withID for two IDs.
 func withIDs[P any](first, second string, h func(*call, P, uuid.UUID, uuid.UUID) error) func(*call, P) error {
 	return withID(first, func(c *call, by P, a uuid.UUID) error {
@@ -107,7 +124,7 @@ func withIDs[P any](first, second string, h func(*call, P, uuid.UUID, uuid.UUID)
 // knownAud refuses an audience that is not configured, on routes that may create an account: otherwise a client could
 // choose the aud claim of its own tokens.
 func (c *call) knownAud() error {
-	if aud := c.aud(); aud != "" && aud != c.live.Audience {
+	if aud := c.aud(); aud != "" && aud != c.live.flows.Audience {
 		return invalidRequest("The audience of the X-JWT-AUD header is not one of this service")
 	}
 	return nil

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"cmp"
+
 	"gatehouse/auth/internal/account/flow"
 )
 
@@ -18,11 +20,12 @@ func (s *Server) postOTP(c *call) error {
 	return c.empty(s.accounts.SendOTP(c.ctx(), s.sender(c), in))
 }
 
-// postMagicLink is the older form of /otp, with its own text for a body that is not JSON.
+// postMagicLink is the older form of /otp, with its own text for a body that is not JSON. Here and in postRecover, a
+// switch that is off wins over what is wrong with the body.
 func (s *Server) postMagicLink(c *call) error {
 	var in flow.MagicLink
 	if err := c.decode(&in); err != nil {
-		return reworded(err, "Could not read verification params: ")
+		return cmp.Or(s.core.Live().Email.CheckMagicLink(), reworded(err, "Could not read verification params: "))
 	}
 	if err := c.knownAud(); err != nil {
 		return err
@@ -34,7 +37,7 @@ func (s *Server) postMagicLink(c *call) error {
 func (s *Server) postRecover(c *call) error {
 	var in flow.Recover
 	if err := c.decode(&in); err != nil {
-		return err
+		return cmp.Or(s.core.Live().Email.CheckRecovery(), err)
 	}
 	return c.empty(s.accounts.Recover(c.ctx(), s.sender(c), in))
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -51,14 +52,15 @@ func (c *call) knownParams(names ...string) error {
 		strings.Join(unknown[:min(len(unknown), 10)], ", "), strings.Join(names, ", ")))
 }
 
-// count reads a positive number of the query and limits it to most; absent is the result without the parameter.
+// count reads a positive number of the query and limits it to most, however large it is; absent is the result without
+// the parameter.
 func (c *call) count(name string, absent, most int) (int, error) {
 	text := c.param(name)
 	if text == "" {
 		return absent, nil
 	}
-	n, err := strconv.ParseUint(text, 10, 31)
-	if err != nil || n == 0 {
+	n, err := strconv.ParseUint(text, 10, 31) // the largest number if text is a larger one
+	if err != nil && !errors.Is(err, strconv.ErrRange) || n == 0 {
 		return 0, invalidRequest(fmt.Sprintf("Bad Pagination Parameters: %s must be a number from 1 on", name))
 	}
 	return min(int(n), most), nil

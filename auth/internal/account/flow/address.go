@@ -48,6 +48,25 @@ func (p *PhoneSettings) CheckChannel(channel string) error {
 	return refusal.NotValid(badChannel)
 }
 
+// CheckMagicLink refuses magic links if they are switched off.
+func (e *EmailSettings) CheckMagicLink() error {
+	switch {
+	case !e.Enabled:
+		return refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
+	case !e.MagicLink:
+		return refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Login with magic link is disabled")
+	}
+	return nil
+}
+
+// CheckRecovery refuses recoveries if they are switched off.
+func (e *EmailSettings) CheckRecovery() error {
+	if !e.Enabled {
+		return refusal.Invalid(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
+	}
+	return nil
+}
+
 // CheckMailSendable refuses mails that could not be delivered. It is called before the address is looked up, so that
 // the answer reveals nothing about it.
 func (s *Settings) CheckMailSendable(what string) error {

@@ -72,12 +72,10 @@ func (q *Quota) Mark(t *store.NewToken) {
 // do not delay each other.
 func MailQuota(f *Flow, name string, pause time.Duration, aud string, addresses ...string) *Quota {
 	q := &Quota{}
-	if pause > 0 {
-		for _, to := range addresses {
+	for _, to := range addresses {
+		if pause > 0 {
 			q.Pauses = append(q.Pauses, store.NewInterval(f.LimitKey(name, aud, to), pause))
 		}
-	}
-	for _, to := range addresses {
 		if !f.Settings.Email.isAuthorized(to) {
 			q.barred = refusal.Invalid(refusal.CodeEmailNotAuthorized,
 				fmt.Sprintf("Email address %q cannot be used as it is not authorized", to))
@@ -212,10 +210,7 @@ func (q *Quota) LookUp(ctx context.Context, f *Flow, reads ...func(*Batch)) erro
 func (q *Quota) Take(b *Batch, now time.Time, others ...store.Limit) {
 	pauses := slices.Concat(q.Pauses, others)
 	slices.SortFunc(pauses, func(x, y store.Limit) int { return bytes.Compare(x.Key, y.Key) })
-	for _, l := range pauses {
-		b.Take(l, 1, now)
-	}
-	for _, l := range q.Budgets {
+	for _, l := range append(pauses, q.Budgets...) {
 		b.Take(l, 1, now)
 	}
 }
