@@ -33,7 +33,7 @@ func (p *program) redirect(_ context.Context, args []string) error {
 	}
 	if refused > 0 {
 		return fmt.Errorf("%d of %d are refused; a request with such a redirect_to leads to %s", refused, len(urls),
-			l.API.SiteURL)
+			l.Accounts.SiteURL)
 	}
 	return nil
 }

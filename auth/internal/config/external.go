@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/settings"
 )
@@ -187,12 +186,13 @@ func (c *Config) checkExternal(r *settings.Report) {
 
 // warnAutoconfirm warns of autoconfirm together with providers: a sign-up with another person's address is a usable
 // account before the owner signs in by a provider.
-func warnAutoconfirm(r *settings.Report, s *httpapi.Shown) {
-	name := "AUTH_MAILER_AUTOCONFIRM"
-	if !s.Email || !s.MailerAutoconfirm {
+func (l *Live) warnAutoconfirm(r *settings.Report) {
+	s, name := &l.Accounts, "AUTH_MAILER_AUTOCONFIRM"
+	byMail, bySMS := s.Email.Enabled && s.Email.Autoconfirm, s.Phone.Enabled && s.Phone.Autoconfirm
+	if !byMail {
 		name = "AUTH_SMS_AUTOCONFIRM"
 	}
-	if !s.DisableSignup && (s.Email && s.MailerAutoconfirm || s.Phone && s.PhoneAutoconfirm) && len(s.External) > 0 {
+	if !s.DisableSignup && (byMail || bySMS) && len(l.API.External) > 0 {
 		r.Warn("%s=true with open sign-up and a provider: anybody can sign up with an address of another person; "+
 			"its first proof ends the account's password and sessions unless AUTH_SECURITY_CLAIM_UNPROVEN=false, "+
 			"where the two share the account", name)

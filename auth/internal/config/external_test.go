@@ -50,8 +50,8 @@ func TestConfig_external(t *testing.T) {
 		}
 		set, err := provider.New(l.External)
 		must.Succeed(t, err)
-		if got := set.Names(); len(got) != 1 || got[0] != name || !slices.Equal(l.API.Shown.External, got) {
-			t.Errorf("%s: on are %v, shown %v", name, got, l.API.Shown.External)
+		if got := set.Names(); len(got) != 1 || got[0] != name || !slices.Equal(l.API.External, got) {
+			t.Errorf("%s: on are %v, shown %v", name, got, l.API.External)
 		}
 		set.Close()
 	}
@@ -199,7 +199,7 @@ func TestConfig_custom(t *testing.T) {
 			DistrustEmail: true},
 		"two_words": {Issuer: "https://two.test", Scopes: []string{"openid", "email", "profile"}},
 	}
-	if d := cmp.Diff(want, l.External.OIDC); d != "" || !slices.Equal(l.API.Shown.External, []string{"acme"}) {
-		t.Errorf("%s %v", d, l.API.Shown.External)
+	if d := cmp.Diff(want, l.External.OIDC); d != "" || !slices.Equal(l.API.External, []string{"acme"}) {
+		t.Errorf("%s %v", d, l.API.External)
 	}
 }

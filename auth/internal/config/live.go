@@ -58,8 +58,8 @@ func (c *Config) live(r *settings.Report) (l Live) {
 	l.Accounts.SiteName, l.Accounts.Languages = site.Name, languages
 	l.API = c.apiSettings(r)
 	l.API.Look = pages.NewLook(site, languages)
-	l.API.Shown.External = enabledProviders(l.External)
-	warnAutoconfirm(r, &l.API.Shown)
+	l.API.External = enabledProviders(l.External)
+	l.warnAutoconfirm(r)
 	l.Keys = c.keySettings(r)
 	l.Hooks, l.SendSync = c.Hooks.targets(r), c.Hooks.SendSync
 	l.Mail = c.Mail
@@ -120,15 +120,8 @@ func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 	if err := httpapi.CheckPrefix(s.Prefix); err != nil {
 		r.Wrong("AUTH_API_PREFIX", "%v", err)
 	}
-	s.SiteURL, s.ExternalURL, s.Audience = c.General.SiteURL, c.API.ExternalURL, c.Accounts.Audience
 	s.TrustedProxies, s.Captcha = parseProxies(r, c.API.Proxies), c.makeCaptcha(r)
-	a := &c.Accounts
-	s.SecurityKeys = c.Factors.WebAuthnVerify
-	s.Shown = httpapi.Shown{
-		Passkeys:      a.Passkeys.Enabled,
-		DisableSignup: a.DisableSignup, Email: a.Email.Enabled, Phone: a.Phone.Enabled, Anonymous: a.Anonymous,
-		MailerAutoconfirm: a.Email.Autoconfirm, PhoneAutoconfirm: a.Phone.Autoconfirm, SMSProvider: c.Gateways.Provider,
-	}
+	s.SMSProvider = c.Gateways.Provider
 	return s
 }
 

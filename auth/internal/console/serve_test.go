@@ -68,7 +68,7 @@ func serve(t *testing.T) *served {
 	redirects, err := redirect.New(site, nil, false)
 	must.Succeed(t, err)
 	api, err := httpapi.New(httpapi.Options{Core: core, Now: clock},
-		httpapi.Settings{SiteURL: site, ExternalURL: site, Redirects: redirects, Audience: "authenticated"})
+		httpapi.Settings{Redirects: redirects})
 	must.Succeed(t, err)
 	s.Console = New(Options{Core: core, API: api, Root: root, URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8085"},
 		Loopback: true, Now: clock})

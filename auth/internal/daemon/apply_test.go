@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
@@ -23,22 +24,22 @@ func TestApply_allOrNothing(t *testing.T) {
 	}
 	redirects, err := redirect.New("http://localhost:3000", nil, false)
 	must.Succeed(t, err)
-	api := httpapi.Settings{Redirects: redirects, SiteURL: "http://localhost:3000",
-		ExternalURL: "http://localhost:8081"}
+	api := httpapi.Settings{Redirects: redirects}
+	accounts := flow.Settings{SiteURL: "http://localhost:3000", BaseURL: "http://localhost:8081"}
 	d := &daemon{log: NewLogger(io.Discard, config.Log{Level: "info", Format: "json"}),
 		keeper: keys.New(keys.Options{}, given())}
 	must.Succeed(t, d.keeper.Start(t.Context()))
 	before := d.keeper.Live().Load()
 	unsound := provider.Settings{OIDC: map[string]provider.Client{"corp": {Enabled: true}}} // no issuer
-	if err := d.apply(
-		t.Context(), &config.Config{}, config.Live{Keys: given(), API: api, External: unsound}); err == nil {
+	l := config.Live{Keys: given(), API: api, Accounts: accounts, External: unsound}
+	if err := d.apply(t.Context(), &config.Config{}, l); err == nil {
 		t.Error("a provider without issuer was taken")
 	}
 	if d.keeper.Live().Load() != before {
 		t.Error("the keys changed though the providers were refused")
 	}
 	none := keys.Settings{Given: []token.Entry{{Key: token.RevokedKey("x"), State: token.Revoked}}} // nothing signs
-	if err := d.apply(t.Context(), &config.Config{}, config.Live{Keys: none, API: api}); err == nil {
+	if err := d.apply(t.Context(), &config.Config{}, config.Live{Keys: none, API: api, Accounts: accounts}); err == nil {
 		t.Error("keys of which none signs were taken")
 	}
 	if d.keeper.Live().Load() != before || d.providers.Load() != nil {

@@ -34,7 +34,7 @@ func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 // apply puts settings in force. Everything that can fail is made first, and changes nothing; then it is swapped in. The
 // keys are made last, since the first key of a database is written to it.
 func (d *daemon) apply(ctx context.Context, c *config.Config, l config.Live) error {
-	if err := l.API.Check(); err != nil {
+	if err := l.API.Check(&l.Accounts); err != nil {
 		return err
 	}
 	providers, err := d.newProviders(&l)
@@ -51,8 +51,8 @@ func (d *daemon) apply(ctx context.Context, c *config.Config, l config.Live) err
 	d.useProviders(providers, l.External)
 	d.makeHooks(&l)
 	d.watchCaptcha(&l)
-	d.api.Apply(l.API)
 	d.core.Apply(l.Accounts)
+	d.api.Apply(l.API)
 	d.renderer.Apply(l.Mail)
 	d.smtp.p.Store(l.SMTP)
 	d.makeGateway(l.SMS)

@@ -20,7 +20,7 @@ func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	}
 	f := store.UsersFilter{Aud: c.aud(), Text: c.param("filter"), Email: strings.ToLower(c.param("email")),
 		Phone: strings.TrimPrefix(c.param("phone"), "+")}
-	f.Aud = cmp.Or(f.Aud, c.live.Audience)
+	f.Aud = cmp.Or(f.Aud, c.live.flows.Audience)
 	var err error
 	if f.ID, err = c.paramID("id"); err != nil {
 		return err

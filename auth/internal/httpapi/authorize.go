@@ -69,7 +69,7 @@ func (c *call) noHead() error {
 }
 
 // secure reports whether browsers use https.
-func (c *call) secure() bool { return strings.HasPrefix(c.live.ExternalURL, "https://") }
+func (c *call) secure() bool { return strings.HasPrefix(c.live.flows.BaseURL, "https://") }
 
 // cookieName adds the prefix __Host- under https: only this host can set such a cookie (RFC 6265bis 4.1.3.2).
 func (c *call) cookieName(name string) string {

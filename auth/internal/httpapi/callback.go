@@ -78,7 +78,7 @@ func (c *call) externalFailed(to string, err error) error {
 		v.Set("error_description", p.msg)
 	}
 	if to == "" {
-		return c.redirect(http.StatusSeeOther, withQuery(c.live.SiteURL, v))
+		return c.redirect(http.StatusSeeOther, withQuery(c.live.flows.SiteURL, v))
 	}
 	return c.redirect(http.StatusFound, withFragment(withQuery(to, v), v))
 }

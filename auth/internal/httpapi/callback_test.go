@@ -124,7 +124,7 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 		t.Errorf("%+v", k)
 	}
 	// By http, which is for development, the name can't promise that.
-	a.apply(func(_ *flow.Settings, s *Settings) { s.ExternalURL = "http://localhost:9999" })
+	a.apply(func(f *flow.Settings, _ *Settings) { f.BaseURL = "http://localhost:9999" })
 	k = a.do("GET /authorize?provider=github", nil).Cookies()[0]
 	if !strings.HasPrefix(k.Name, "gatehouse-state-") || k.Secure {
 		t.Errorf("%+v", k)
@@ -136,7 +136,7 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 	if k.SameSite != 0 || k.Secure {
 		t.Errorf("%+v", k)
 	}
-	a.apply(func(_ *flow.Settings, s *Settings) { s.ExternalURL = externalURL })
+	a.apply(func(f *flow.Settings, _ *Settings) { f.BaseURL = externalURL })
 	// For clients without cookies.
 	b = a.authorize("provider=github")
 	a.settings(func(s *flow.Settings) { s.External.StateCookie = false })

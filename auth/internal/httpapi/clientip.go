@@ -134,13 +134,13 @@ func network(ip netip.Addr) string {
 
 // baseURL returns the beginning of links: API_EXTERNAL_URL, unless a proxy names a listed host. A host that is not
 // listed never gets into a mail; if there is a list, the host is returned in unlisted, for the log.
-func baseURL(s *Settings, r *http.Request) (base, unlisted string) {
+func (l *liveSettings) baseURL(r *http.Request) (base, unlisted string) {
 	host := r.Header.Get("X-Forwarded-Host")
-	if host == "" || len(s.ExternalHosts) == 0 {
-		return s.ExternalURL, ""
+	if host == "" || len(l.ExternalHosts) == 0 {
+		return l.flows.BaseURL, ""
 	}
-	if !slices.Contains(s.ExternalHosts, host) {
-		return s.ExternalURL, cleanText(host, 255)
+	if !slices.Contains(l.ExternalHosts, host) {
+		return l.flows.BaseURL, cleanText(host, 255)
 	}
 	name, _, _ := strings.Cut(host, ":")
 	if name == "localhost" && r.Header.Get("X-Forwarded-Proto") == "http" {

@@ -49,7 +49,7 @@ func (cc ConsoleCall) DecodeText(text []byte, into any) error { return decodeJSO
 func (cc ConsoleCall) Client() flow.RequestInfo {
 	c := cc.c
 	info := flow.RequestInfo{IP: c.ip(), UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024),
-		BaseURL: c.live.ExternalURL, RedirectTo: c.live.SiteURL}
+		BaseURL: c.live.flows.BaseURL, RedirectTo: c.live.flows.SiteURL}
 	set := c.live.Settings
 	set.ForwardedFor = false
 	if ip, ok := forwardedIP(&set, c.r); ok {

@@ -40,7 +40,7 @@ func (s *Server) getDiscovery(c *call) error {
 	keys := s.core.Keys.Load()
 	d := c.live.discovery.Load()
 	if d == nil || d.keys != keys {
-		d = discoveryOf(keys, c.live.ExternalURL)
+		d = discoveryOf(keys, c.live.flows.BaseURL)
 		c.live.discovery.Store(d)
 	}
 	return c.cached(d.etag, d.body)

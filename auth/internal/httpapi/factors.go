@@ -74,7 +74,7 @@ func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) 
 	if err := c.decodeGiven(&in); err != nil {
 		return err
 	}
-	if in.WebAuthn != nil && !c.live.SecurityKeys {
+	if in.WebAuthn != nil && !c.live.flows.Factors.WebAuthn.Verify {
 		return errNoWebAuthn
 	}
 	ch, f, err := s.factors.ChallengeFactor(c.ctx(), c.forwardedClient(), principal, id, in.Channel)
@@ -119,7 +119,7 @@ func (s *Server) postFactorVerify(c *call, principal flow.Principal, id uuid.UUI
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	if in.WebAuthn != nil && !c.live.SecurityKeys {
+	if in.WebAuthn != nil && !c.live.flows.Factors.WebAuthn.Verify {
 		return errNoWebAuthn
 	}
 	challenge, err := uuid.Parse(in.ChallengeID)

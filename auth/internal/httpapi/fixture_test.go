@@ -106,8 +106,7 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	a := &api{t: t, db: db, root: secret.NewRoot("root key"), keys: new(token.Live), log: new(logtest.Buffer),
 		now: time.Now().UTC().Truncate(time.Second)}
 	a.account = accountSettings()
-	a.set = Settings{SiteURL: siteURL, Redirects: testRedirects(t), ExternalURL: externalURL, Audience: "authenticated",
-		MaxDuration: time.Minute, Limits: defaultLimits, Shown: Shown{Email: true, Anonymous: true}}
+	a.set = Settings{Redirects: testRedirects(t), MaxDuration: time.Minute, Limits: defaultLimits}
 	for _, f := range changes {
 		f(&a.account, &a.set)
 	}
@@ -154,8 +153,7 @@ func offline(t testing.TB) *Server {
 	core := flow.New(flow.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()},
 		accountSettings())
 	srv, err := New(Options{Core: core},
-		Settings{SiteURL: siteURL, Redirects: testRedirects(t),
-			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: defaultLimits})
+		Settings{Redirects: testRedirects(t), MaxDuration: 10 * time.Second, Limits: defaultLimits})
 	must.Succeed(t, err)
 	return srv
 }
@@ -165,7 +163,7 @@ func (a *api) apply(f change) {
 	a.t.Helper()
 	f(&a.account, &a.set)
 	a.core.Apply(a.account)
-	must.Succeed(a.t, a.set.Check())
+	must.Succeed(a.t, a.set.Check(&a.account))
 	a.server.Apply(a.set)
 }
 

@@ -124,7 +124,7 @@ func withIDs[P any](first, second string, h func(*call, P, uuid.UUID, uuid.UUID)
 // knownAud refuses an audience that is not configured, on routes that may create an account: otherwise a client could
 // choose the aud claim of its own tokens.
 func (c *call) knownAud() error {
-	if aud := c.aud(); aud != "" && aud != c.live.Audience {
+	if aud := c.aud(); aud != "" && aud != c.live.flows.Audience {
 		return invalidRequest("The audience of the X-JWT-AUD header is not one of this service")
 	}
 	return nil

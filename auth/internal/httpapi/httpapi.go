@@ -49,10 +49,7 @@ type Options struct {
 // Settings are the settings that may change while the daemon runs. A request keeps the settings that it began with.
 // Fields without a tag are computed from other settings.
 type Settings struct {
-	SiteURL     string         // where a link leads if no other target is allowed
-	Redirects   *redirect.List // the other allowed targets
-	ExternalURL string         // API_EXTERNAL_URL, without a slash at its end
-	Audience    string         // JWT_AUD
+	Redirects *redirect.List // where links may lead besides to the site
 	// Time for one request; then 504. 0: any time.
 	MaxDuration time.Duration `env:"AUTH_API_MAX_REQUEST_DURATION" envDefault:"10s" min:"0s" table:"API"`
 	// Header whose value becomes the request's id, and in which it is answered; unset: X-Request-Id is
@@ -81,12 +78,12 @@ type Settings struct {
 	// Path below which the API answers too, such as /auth/v1 for createClient of supabase-js without a proxy. A proxy
 	// that guards paths has to guard both spellings.
 	Prefix string `env:"AUTH_API_PREFIX" table:"API"`
-	// SecurityKeys: answers of security keys are accepted (MFA_WEB_AUTHN_VERIFY_ENABLED).
-	SecurityKeys bool
 	// Look is the look of pages; nil: an unnamed site, in English.
 	Look *pages.Look
-
-	Shown Shown
+	// External are the names of the providers that are on, SMSProvider the gateway: what GET /settings publishes
+	// besides settings of the flows.
+	External    []string
+	SMSProvider string
 }
 
 // Limits are requests per address. 0 refuses all.
@@ -107,20 +104,10 @@ type Limits struct {
 	Factors int `env:"AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY" envDefault:"15" min:"0" table:"Factors"`
 }
 
-// Shown is what GET /settings publishes.
-type Shown struct {
-	DisableSignup           bool
-	Email, Phone, Anonymous bool
-	External                []string // the providers that are on
-	MailerAutoconfirm       bool
-	PhoneAutoconfirm        bool
-	SMSProvider             string
-	Passkeys                bool
-}
-
-// liveSettings is Settings with values that are computed from them once.
+// liveSettings is Settings with the flows' settings and with values that are computed from both once.
 type liveSettings struct {
 	Settings
+	flows     *flow.Settings
 	handler   http.Handler // with CORS around it
 	settings  []byte       // the body of GET /settings
 	idHeader  string       // in canonical form
@@ -166,7 +153,7 @@ func New(o Options, s Settings) (*Server, error) {
 		srv.limiters[i].init()
 	}
 	srv.addRoutes()
-	if err := s.Check(); err != nil {
+	if err := s.Check(o.Core.Live()); err != nil {
 		return nil, err
 	}
 	srv.Apply(s)
@@ -174,16 +161,18 @@ func New(o Options, s Settings) (*Server, error) {
 }
 
 // Check reports what is missing in settings.
-func (set *Settings) Check() error {
-	if set.Redirects == nil || set.SiteURL == "" || set.ExternalURL == "" {
-		return errors.New("httpapi: needs SiteURL, ExternalURL and Redirects")
+func (set *Settings) Check(flows *flow.Settings) error {
+	if set.Redirects == nil || flows.SiteURL == "" || flows.BaseURL == "" {
+		return errors.New("httpapi: needs SiteURL, BaseURL and Redirects")
 	}
 	return nil
 }
 
-// Apply puts new settings, which Check has accepted, in force for requests that arrive from now on.
+// Apply puts new settings, which Check has accepted, in force for requests that arrive from now on, with the settings of
+// the flows that are in force then.
 func (s *Server) Apply(set Settings) {
-	l := &liveSettings{Settings: set, settings: settingsBody(set.Shown)}
+	l := &liveSettings{Settings: set, flows: s.core.Live()}
+	l.settings = l.settingsBody()
 	if l.Look == nil {
 		l.Look = pages.NewLook(mail.Site{Color: "#1d4ed8"}, nil)
 	}

@@ -77,14 +77,14 @@ func TestClientIP(t *testing.T) {
 }
 
 func TestBaseURL(t *testing.T) {
-	s := Settings{ExternalURL: "https://auth.example.org/v1",
-		ExternalHosts: []string{"alias.example.org", "alias.example.org:8443", "localhost:9999"}}
+	l := liveSettings{flows: &flow.Settings{BaseURL: "https://auth.example.org/v1"}}
+	l.ExternalHosts = []string{"alias.example.org", "alias.example.org:8443", "localhost:9999"}
 	f := func(host, proto, want string) {
 		t.Helper()
 		r := httptest.NewRequest("GET", "http://evil.example/", nil)
 		r.Header.Set("X-Forwarded-Host", host)
 		r.Header.Set("X-Forwarded-Proto", proto)
-		if got, _ := baseURL(&s, r); got != want {
+		if got, _ := l.baseURL(r); got != want {
 			t.Errorf("X-Forwarded-Host %q: %q, want %q", host, got, want)
 		}
 	}

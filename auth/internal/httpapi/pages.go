@@ -129,7 +129,7 @@ func (c *call) errorPage(p *problem) {
 		back = c.target("")
 	}
 	if u, err := url.Parse(back); err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		back = c.live.SiteURL
+		back = c.live.flows.SiteURL
 	}
 	lang := c.live.Look.Language(c.r.Header.Get("Accept-Language"))
 	minutes := time.Duration(max(1, math.Ceil(p.retryAfter.Minutes()))) * time.Minute

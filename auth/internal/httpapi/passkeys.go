@@ -19,7 +19,7 @@ var noPasskeys = newProblem(404, refusal.CodePasskeyDisabled, "Passkeys are disa
 // Such a request is refused unread.
 func (c *call) hidesPasskeys() bool {
 	path := c.r.URL.Path
-	return (path == "/passkeys" || under(path, "/passkeys")) && !c.live.Shown.Passkeys
+	return (path == "/passkeys" || under(path, "/passkeys")) && !c.live.flows.Passkeys.Enabled
 }
 
 // registers counts a step of a registration and checks the level of the caller, before the body is read.

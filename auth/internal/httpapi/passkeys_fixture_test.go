@@ -26,7 +26,6 @@ func passkeysOn(s *flow.Settings, set *Settings) {
 	s.Passkeys = flow.PasskeySettings{Enabled: true, MaxPerUser: 10, UserVerification: "preferred", AAL: "aal1"}
 	s.Factors.WebAuthn = flow.FactorSwitches{Enroll: true, Verify: true}
 	s.Email.Notify.PasskeyCreated, s.Email.Notify.PasskeyDeleted = true, true
-	set.Shown.Passkeys, set.SecurityKeys = true, true
 }
 
 // ceremonyJSON is the beginning of a ceremony as a client reads it.

@@ -70,7 +70,7 @@ func cleanText(s string, most int) string {
 
 // requestInfo returns what flows need to know about the client.
 func (c *call) requestInfo() flow.RequestInfo {
-	base, unlisted := baseURL(&c.live.Settings, c.r)
+	base, unlisted := c.live.baseURL(c.r)
 	c.unlisted = unlisted
 	network, _ := c.limitKey()
 	return flow.RequestInfo{
@@ -106,7 +106,7 @@ func (c *call) target(body string) string {
 	if t := c.r.Header.Get("Referer"); t != "" && l.Redirects.Allowed(t) {
 		return redirect.Clean(t)
 	}
-	return l.SiteURL
+	return l.flows.SiteURL
 }
 
 // bearer returns the token of the Authorization header; "" if the header has another form or is absent.

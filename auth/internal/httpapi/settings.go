@@ -10,32 +10,33 @@ import (
 )
 
 // settingsBody returns the answer of GET /settings, made once for each version of the settings.
-func settingsBody(s Shown) []byte {
+func (l *liveSettings) settingsBody() []byte {
+	s := l.flows
 	b := []byte(`{"external":{`)
 	flag := func(key string, v bool) {
 		b = append(strconv.AppendBool(append(jsontext.AppendString(b, key), ':'), v), ',')
 	}
 	providers := provider.Names() // listed as false while they are off
 	for _, p := range providers {
-		flag(p, slices.Contains(s.External, p))
+		flag(p, slices.Contains(l.External, p))
 	}
-	for _, p := range s.External { // custom providers of the operator
+	for _, p := range l.External { // custom providers of the operator
 		if !slices.Contains(providers, p) {
 			flag(p, true)
 		}
 	}
-	flag("email", s.Email)
-	flag("phone", s.Phone)
+	flag("email", s.Email.Enabled)
+	flag("phone", s.Phone.Enabled)
 	flag("anonymous_users", s.Anonymous)
 	b = append(b[:len(b)-1], "},"...)
 	flag("disable_signup", s.DisableSignup)
-	flag("autoconfirm", s.MailerAutoconfirm)
-	flag("mailer_autoconfirm", s.MailerAutoconfirm)
-	flag("phone_autoconfirm", s.PhoneAutoconfirm)
-	b = append(jsontext.AppendString(append(b, `"sms_provider":`...), s.SMSProvider), ',')
+	flag("autoconfirm", s.Email.Autoconfirm)
+	flag("mailer_autoconfirm", s.Email.Autoconfirm)
+	flag("phone_autoconfirm", s.Phone.Autoconfirm)
+	b = append(jsontext.AppendString(append(b, `"sms_provider":`...), l.SMSProvider), ',')
 	flag("saml_enabled", false)
 	flag("saml_private_key_next_configured", false)
-	flag("passkeys_enabled", s.Passkeys)
+	flag("passkeys_enabled", s.Passkeys.Enabled)
 	b[len(b)-1] = '}'
 	return b
 }

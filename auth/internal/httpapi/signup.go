@@ -12,7 +12,7 @@ func (s *Server) postSignup(c *call) error {
 	if in.Email == "" && in.Phone == "" {
 		by = byAnonymous
 	}
-	if by == bySignup || c.live.Shown.Anonymous { // if anonymous users are disabled, the flow reports that first
+	if by == bySignup || c.live.flows.Anonymous { // if anonymous users are disabled, the flow reports that first
 		if err := s.limit(c, by); err != nil {
 			return err
 		}

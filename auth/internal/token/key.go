@@ -77,11 +77,7 @@ func RevokedKey(id string) *Key { return &Key{id: id} }
 func newPrivate(id string, private any) *Key {
 	var k *Key
 	switch p := private.(type) {
-	case *rsa.PrivateKey:
-		k = newPublic(id, &p.PublicKey)
-	case *ecdsa.PrivateKey:
-		k = newPublic(id, &p.PublicKey)
-	case ed25519.PrivateKey:
+	case crypto.Signer:
 		k = newPublic(id, p.Public())
 	case []byte:
 		k = &Key{alg: HS256, macs: newMACPool(p), size: sha256.Size}

@@ -213,10 +213,7 @@ func (q *Quota) LookUp(ctx context.Context, f *Flow, reads ...func(*Batch)) erro
 func (q *Quota) Take(b *Batch, now time.Time, others ...store.Limit) {
 	pauses := slices.Concat(q.Pauses, others)
 	slices.SortFunc(pauses, func(x, y store.Limit) int { return bytes.Compare(x.Key, y.Key) })
-	for _, l := range pauses {
-		b.Take(l, 1, now)
-	}
-	for _, l := range q.Budgets {
+	for _, l := range append(pauses, q.Budgets...) {
 		b.Take(l, 1, now)
 	}
 }
