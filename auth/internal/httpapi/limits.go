@@ -209,8 +209,7 @@ func (s *Server) sender(c *call) flow.RequestInfo {
 
 // warnMissing logs, once a minute, that requests lack the header by which they are counted.
 func (s *Server) warnMissing(header string) {
-	now, last := s.now().Unix(), s.missing.Load()
-	if now-last >= 60 && s.missing.CompareAndSwap(last, now) {
+	if s.missing.first(header, s.now()) {
 		s.log.Warn("a request came without the header that limits count by", "header", header)
 	}
 }
