@@ -163,6 +163,9 @@ func (r *rule) matchPort(t *target) bool {
 	return t.port != "" && r.port.MatchString(t.port)
 }
 
+// dotted decodes dots.
+var dotted = strings.NewReplacer("%2e", ".", "%2E", ".")
+
 // withoutDots resolves . and .. in the path as browsers do, their percent-encoded spellings included.
 func withoutDots(rest string) (plain string, changed bool) {
 	path, query := rest, ""
@@ -176,13 +179,13 @@ func withoutDots(rest string) (plain string, changed bool) {
 	out := segments[:0:0]
 	for i, s := range segments {
 		last := i == len(segments)-1
-		switch dots(s) {
-		case 1:
+		switch dotted.Replace(s) {
+		case ".":
 			changed = true
 			if last {
 				out = append(out, "")
 			}
-		case 2:
+		case "..":
 			changed = true
 			if len(out) > 1 {
 				out = out[:len(out)-1]
@@ -198,22 +201,4 @@ func withoutDots(rest string) (plain string, changed bool) {
 		return rest, false
 	}
 	return strings.Join(out, "/") + query, true
-}
-
-// dots returns how many dots a segment consists of, counting %2e as a dot; 0 for all other segments.
-func dots(s string) (n int) {
-	for s != "" {
-		switch {
-		case s[0] == '.':
-			s = s[1:]
-		case len(s) >= 3 && s[0] == '%' && s[1] == '2' && s[2]|0x20 == 'e':
-			s = s[3:]
-		default:
-			return 0
-		}
-		if n++; n > 2 {
-			return 0
-		}
-	}
-	return n
 }
