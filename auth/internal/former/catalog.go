@@ -29,15 +29,6 @@ type Catalog struct {
 	Cluster, DatabaseID string
 	// Unreadable are the tables that Role may not read, Hidden the tables whose rows row-level security would hide.
 	Unreadable, Hidden []string
-
-	state map[string]state
-}
-
-// state is what is known of a table besides Table.
-type state struct {
-	oid              uint32
-	rows             int64 // an estimate, from the statistics
-	readable, hidden bool
 }
 
 // NotHeaps returns the carried tables that are not ordinary tables: their rows do not show when they were written.
@@ -51,13 +42,7 @@ func (c *Catalog) NotHeaps() (names []string) {
 }
 
 // About returns how many rows a table has according to its statistics; 0 if there are none.
-func (c *Catalog) About(name string) int64 { return max(c.state[name].rows, 0) }
-
-const selectState = `
-select c.relname::text, c.oid, c.reltuples::bigint,
-    has_table_privilege(c.oid, 'select') and has_schema_privilege(n.oid, 'usage'), row_security_active(c.oid)
-from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where n.nspname = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')`
+func (c *Catalog) About(name string) int64 { return max(c.Tables[name].Rows, 0) }
 
 // OldMark returns the mark in the form of older programs, without the database.
 func (c *Catalog) OldMark() string {
@@ -76,45 +61,31 @@ select now(), current_database()::text, current_user::text, pg_is_in_recovery(),
 
 // Inspect reads the catalogue. All other methods need its result.
 func (s *Source) Inspect(ctx context.Context) error {
-	c := Catalog{state: map[string]state{}}
+	var c Catalog
 	var timeline string
 	err := s.read(ctx, func(conn *pgx.Conn) (err error) {
 		if c.Schema, err = ReadSchema(ctx, conn, s.Schema); err != nil {
 			return err
 		}
-		if err := conn.QueryRow(ctx, selectPlace, s.Schema).Scan(
-			&c.Now, &c.Database, &c.Role, &c.Recovery, &c.Cluster, &timeline,
-			&c.DatabaseID, &c.Owner); err != nil {
-			return err
-		}
-		rows, err := conn.Query(ctx, selectState, s.Schema)
-		if err != nil {
-			return err
-		}
-		var name string
-		var t state
-		_, err = pgx.ForEachRow(rows, []any{&name, &t.oid, &t.rows, &t.readable, &t.hidden}, func() error {
-			c.state[name] = t
-			return nil
-		})
-		return err
+		return conn.QueryRow(ctx, selectPlace, s.Schema).Scan(&c.Now, &c.Database, &c.Role, &c.Recovery, &c.Cluster,
+			&timeline, &c.DatabaseID, &c.Owner)
 	})
 	if err != nil {
 		return err
 	}
 	for _, name := range append(slices.Clone(Carried), "schema_migrations", "oauth_clients") {
-		switch t := c.state[name]; {
-		case t.oid == 0:
-		case !t.readable:
+		switch t, there := c.Tables[name]; {
+		case !there:
+		case !t.Readable:
 			c.Unreadable = append(c.Unreadable, name)
-		case t.hidden:
+		case t.Hidden:
 			c.Hidden = append(c.Hidden, name)
 		}
 	}
-	c.Mark = strings.Join([]string{c.Cluster, timeline, c.DatabaseID, fmt.Sprint(c.state["users"].oid)}, "/")
+	c.Mark = strings.Join([]string{c.Cluster, timeline, c.DatabaseID, fmt.Sprint(c.Tables["users"].OID)}, "/")
 	s.Catalog = c
 	s.prepareNames()
-	if t := c.state["schema_migrations"]; !t.readable || t.hidden {
+	if t := c.Tables["schema_migrations"]; !t.Readable || t.Hidden {
 		return nil
 	}
 	return s.read(ctx, func(conn *pgx.Conn) (err error) {
@@ -128,8 +99,8 @@ func (s *Source) Inspect(ctx context.Context) error {
 func (s *Source) UnknownRows(ctx context.Context) (list []string, err error) {
 	_, unknown := s.Catalog.Unknown()
 	for _, name := range unknown {
-		t := s.Catalog.state[name]
-		if !t.readable || t.hidden {
+		t := s.Catalog.Tables[name]
+		if !t.Readable || t.Hidden {
 			continue
 		}
 		var n int64
@@ -137,7 +108,7 @@ func (s *Source) UnknownRows(ctx context.Context) (list []string, err error) {
 		if err := s.row(ctx, `select count(*), coalesce((
 			select string_agg(', key ' || quote_ident(c.conname) || ' on ' || quote_ident(u.relname), '' order by c.conname)
 			from pg_constraint c join pg_class u on u.oid = c.confrelid where c.conrelid = $1::bigint::oid and c.contype = 'f'), '')
-			from `+s.Catalog.Table(name), []any{&n, &keys}, int64(t.oid)); err != nil {
+			from `+s.Catalog.Table(name), []any{&n, &keys}, int64(t.OID)); err != nil {
 			return nil, err
 		}
 		if n > 0 {

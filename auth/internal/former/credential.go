@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Credential is what an authenticator made for a user: a security key's credential or a passkey.
@@ -16,7 +14,7 @@ type Credential struct {
 	ID, PublicKey            []byte
 	AAGUID                   uuid.UUID // Nil: none
 	SignCount                int64
-	Transports               json.RawMessage // a list of texts, as the browser reported it
+	Transports               []byte // JSON: a list of texts, as the browser reported it
 	BackupEligible, BackedUp bool
 }
 
@@ -60,8 +58,8 @@ type Passkey struct {
 const passkeyReason = `case ` + ownedReason + ` else '' end`
 
 const selectPasskeys = `
-select p.id, p.user_id, p.credential_id, p.public_key, p.aaguid, p.sign_count, p.transports::text, p.backup_eligible,
-    p.backed_up, p.friendly_name, p.created_at, p.last_used_at, ` + passkeyReason + `
+select p.id, p.user_id, p.credential_id, p.public_key, p.aaguid, coalesce(p.sign_count, 0), p.transports::text,
+    coalesce(p.backup_eligible, false), coalesce(p.backed_up, false), p.friendly_name, p.created_at, p.last_used_at, ` + passkeyReason + `
 from {P} p join {S}.users u on u.id = p.user_id
 where `
 
@@ -74,32 +72,18 @@ const passkeyEntries = `
 select p.id, p.user_id, ` + passkeyReason + `, {changed p}, 0
 from {P} p join {S}.users u on u.id = p.user_id`
 
+func passkeyTargets(p *Passkey) []any {
+	return []any{uid(&p.RowID), uid(&p.UserID), &p.ID, &p.PublicKey, uid(&p.AAGUID), &p.SignCount, raw(&p.Transports),
+		&p.BackupEligible, &p.BackedUp, str(&p.Name), at(&p.CreatedAt), at(&p.LastUsedAt), &p.Reason}
+}
+
 // Passkeys reads passkeys.
 func (s *Source) Passkeys(ctx context.Context, w Select, each func(*Passkey) error) error {
 	where, args := w.where("p")
-	return s.passkeys(ctx, s.batch, where, each, args...)
+	return s.batch(ctx, selectPasskeys+where, into(each, passkeyTargets), args...)
 }
 
 // EachPasskey reads the passkeys that may be carried.
 func (s *Source) EachPasskey(ctx context.Context, each func(*Passkey) error) error {
-	return s.passkeys(ctx, s.rows, passkeyReason+" = '' order by p.id", each)
-}
-
-func (s *Source) passkeys(ctx context.Context,
-	read func(context.Context, string, func(pgx.Rows) error, ...any) error, where string, each func(*Passkey) error,
-	args ...any) error {
-	return read(ctx, selectPasskeys+where, func(r pgx.Rows) error {
-		var p Passkey
-		var transports string
-		var eligible, backedUp pgtype.Bool // null: false
-		var count pgtype.Int8
-		err := r.Scan(uid(&p.RowID), uid(&p.UserID), &p.ID, &p.PublicKey, uid(&p.AAGUID), &count, str(&transports), &eligible,
-			&backedUp, str(&p.Name), at(&p.CreatedAt), at(&p.LastUsedAt), &p.Reason)
-		if err != nil {
-			return err
-		}
-		p.SignCount, p.BackupEligible, p.BackedUp = count.Int64, eligible.Bool, backedUp.Bool
-		p.Transports = json.RawMessage(transports)
-		return each(&p)
-	}, args...)
+	return s.rows(ctx, selectPasskeys+passkeyReason+" = '' order by p.id", into(each, passkeyTargets))
 }

@@ -101,13 +101,8 @@ func (s *Source) since(sql string, since *Since) string {
 
 // Entries reads all rows of a table in the order of their ids. Without since no row counts as changed.
 func (s *Source) Entries(ctx context.Context, name string, since *Since, each func(Entry) error) error {
-	return s.rows(ctx, s.since(entries[name], since)+" order by 1", func(r pgx.Rows) error {
-		var e Entry
-		if err := r.Scan(uid(&e.ID), uid(&e.User), &e.Reason, &e.Changed, &e.Version); err != nil {
-			return err
-		}
-		return each(e)
-	})
+	return s.rows(ctx, s.since(entries[name], since)+" order by 1", into(func(e *Entry) error { return each(*e) },
+		func(e *Entry) []any { return []any{uid(&e.ID), uid(&e.User), &e.Reason, &e.Changed, &e.Version} }))
 }
 
 // Group describes the rows of a table that have the same reason.

@@ -170,8 +170,8 @@ group by 1`, s.Catalog.Owner, ApplicationName, own)
 func (s *Source) Writer(ctx context.Context) (pid int, found bool, err error) {
 	var list []uint32
 	for _, name := range Carried {
-		if t := s.Catalog.state[name]; t.oid != 0 {
-			list = append(list, t.oid)
+		if t, there := s.Catalog.Tables[name]; there {
+			list = append(list, t.OID)
 		}
 	}
 	err = s.rows(ctx, `select coalesce(l.pid, 0) from pg_locks l left join pg_stat_activity a on a.pid = l.pid

@@ -98,22 +98,14 @@ func (w Select) where(alias string) (sql string, args []any) {
 // Users reads users by their ids.
 func (s *Source) Users(ctx context.Context, w Select, each func(*User) error) error {
 	where, args := w.where("u")
-	return s.batch(ctx, selectUsers+where, func(r pgx.Rows) error {
-		var u User
-		var app, user string
-		err := r.Scan(uid(&u.ID), str(&u.Aud), str(&u.Role), str(&u.Email), str(&u.Phone), str(&u.Password), str(&app),
-			str(&user),
-			str(&u.NewEmail), str(&u.NewPhone), &u.ConfirmStatus, &u.CurrentTokenGone, &u.NewTokenGone, &u.Anonymous,
-			at(&u.CreatedAt), at(&u.UpdatedAt), at(&u.LastSignInAt), at(&u.EmailConfirmedAt), at(&u.PhoneConfirmedAt),
-			at(&u.InvitedAt), at(&u.BannedUntil), at(&u.DeletedAt), at(&u.ConfirmationSentAt), at(&u.RecoverySentAt),
-			at(&u.EmailChangeSentAt), at(&u.PhoneChangeSentAt), at(&u.ReauthenticationSentAt), &u.External,
-			at(&u.Clock), &u.Reason)
-		if err != nil {
-			return err
-		}
-		u.AppMetadata, u.UserMetadata = []byte(app), []byte(user)
-		return each(&u)
-	}, args...)
+	return s.batch(ctx, selectUsers+where, into(each, func(u *User) []any {
+		return []any{uid(&u.ID), str(&u.Aud), str(&u.Role), str(&u.Email), str(&u.Phone), str(&u.Password),
+			raw(&u.AppMetadata), raw(&u.UserMetadata), str(&u.NewEmail), str(&u.NewPhone), &u.ConfirmStatus,
+			&u.CurrentTokenGone, &u.NewTokenGone, &u.Anonymous, at(&u.CreatedAt), at(&u.UpdatedAt), at(&u.LastSignInAt),
+			at(&u.EmailConfirmedAt), at(&u.PhoneConfirmedAt), at(&u.InvitedAt), at(&u.BannedUntil), at(&u.DeletedAt),
+			at(&u.ConfirmationSentAt), at(&u.RecoverySentAt), at(&u.EmailChangeSentAt), at(&u.PhoneChangeSentAt),
+			at(&u.ReauthenticationSentAt), &u.External, at(&u.Clock), &u.Reason}
+	}), args...)
 }
 
 // Identity is a row of identities.
@@ -139,18 +131,10 @@ where `
 // Identities reads identities.
 func (s *Source) Identities(ctx context.Context, w Select, each func(*Identity) error) error {
 	where, args := w.where("i")
-	return s.batch(ctx, selectIdentities+where, func(r pgx.Rows) error {
-		var i Identity
-		var data string
-		err := r.Scan(uid(&i.ID), uid(&i.UserID), str(&i.Provider), str(&i.ProviderID), str(&data), at(&i.LastSignInAt),
-			at(&i.CreatedAt), at(&i.UpdatedAt), at(&i.UserCreatedAt), at(&i.UserUpdatedAt),
-			at(&i.Clock), &i.Reason)
-		if err != nil {
-			return err
-		}
-		i.Data = []byte(data)
-		return each(&i)
-	}, args...)
+	return s.batch(ctx, selectIdentities+where, into(each, func(i *Identity) []any {
+		return []any{uid(&i.ID), uid(&i.UserID), str(&i.Provider), str(&i.ProviderID), raw(&i.Data), at(&i.LastSignInAt),
+			at(&i.CreatedAt), at(&i.UpdatedAt), at(&i.UserCreatedAt), at(&i.UserUpdatedAt), at(&i.Clock), &i.Reason}
+	}), args...)
 }
 
 // CustomProviders returns the names custom:NAME of identities.
@@ -190,31 +174,20 @@ func (s *Source) FactorOwners(ctx context.Context, after uuid.UUID, n int) ([]uu
 		ids([]uuid.UUID{after})[0], n)
 }
 
+func factorTargets(f *Factor) []any {
+	return []any{uid(&f.ID), uid(&f.UserID), &f.Kind, str(&f.Name), str(&f.Phone), str(&f.Secret), at(&f.CreatedAt),
+		at(&f.UpdatedAt), at(&f.LastChallengedAt), str(&f.Credential), &f.Reason}
+}
+
 // FactorsOf reads the factors of users, grouped by user and sorted by age.
 func (s *Source) FactorsOf(ctx context.Context, users []uuid.UUID, each func(*Factor) error) error {
-	return s.factors(ctx, "f.user_id = any($1) order by f.user_id, f.created_at, f.id", each, ids(users))
+	return s.batch(ctx, selectFactors+"f.user_id = any($1) order by f.user_id, f.created_at, f.id",
+		into(each, factorTargets), ids(users))
 }
 
 // EachFactor reads the verified factors.
 func (s *Source) EachFactor(ctx context.Context, each func(*Factor) error) error {
-	return s.factors(ctx, factorReason+" = '' order by f.user_id, f.created_at, f.id", each)
-}
-
-func (s *Source) factors(ctx context.Context, where string, each func(*Factor) error, args ...any) error {
-	read := s.rows
-	if len(args) > 0 {
-		read = s.batch
-	}
-	return read(ctx, selectFactors+where, func(r pgx.Rows) error {
-		var f Factor
-		err := r.Scan(uid(&f.ID), uid(&f.UserID), &f.Kind, str(&f.Name), str(&f.Phone), str(&f.Secret),
-			at(&f.CreatedAt), at(&f.UpdatedAt), at(&f.LastChallengedAt), str(&f.Credential),
-			&f.Reason)
-		if err != nil {
-			return err
-		}
-		return each(&f)
-	}, args...)
+	return s.rows(ctx, selectFactors+factorReason+" = '' order by f.user_id, f.created_at, f.id", into(each, factorTargets))
 }
 
 // Session is a row of sessions with what refers to it.

@@ -28,40 +28,44 @@ type Schema struct {
 	Tables map[string]Table
 }
 
-// Table is a table of the schema.
+// Table is a table of the schema, as the catalogue describes it to the role that reads it.
 type Table struct {
+	Name string
+	OID  uint32
 	// Heap: the table is an ordinary one, whose rows have the xmin of the transaction that wrote them; not a view, or a
 	// partitioned or foreign table.
 	Heap bool
+	// Rows is an estimate, from the statistics; negative: there are none.
+	Rows int64
+	// Readable: the role may read the table. Hidden: row-level security would hide rows from the role.
+	Readable, Hidden bool
 	// Columns are the columns in the order of the table.
 	Columns []string
 }
 
 const readSchema = `
-select c.relname::text, c.relkind = 'r' and coalesce(m.amname, '') = 'heap', coalesce(array_agg(a.attname::text order by a.attnum)
-    filter (where a.attname is not null), '{}')
+select c.relname::text, c.oid, c.relkind = 'r' and coalesce(m.amname, '') = 'heap', c.reltuples::bigint,
+    has_table_privilege(c.oid, 'select') and has_schema_privilege(n.oid, 'usage'), row_security_active(c.oid),
+    array(select a.attname::text from pg_attribute a
+          where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped order by a.attnum)
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 left join pg_am m on m.oid = c.relam
-left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-where n.nspname = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')
-group by c.oid, c.relname, c.relkind, m.amname`
+where n.nspname = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')`
 
 // ReadSchema reads the tables of a schema and their columns. A schema that does not exist has none.
 func ReadSchema(ctx context.Context, q Querier, name string) (*Schema, error) {
-	s := &Schema{Name: name, Tables: map[string]Table{}}
 	rows, err := q.Query(ctx, readSchema, name)
 	if err != nil {
 		return nil, fmt.Errorf("former: read the schema: %w", err)
 	}
-	var table string
-	var t Table
-	_, err = pgx.ForEachRow(rows, []any{&table, &t.Heap, &t.Columns}, func() error {
-		s.Tables[table] = Table{t.Heap, slices.Clone(t.Columns)}
-		return nil
-	})
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Table])
 	if err != nil {
 		return nil, fmt.Errorf("former: read the schema: %w", err)
+	}
+	s := &Schema{Name: name, Tables: map[string]Table{}}
+	for _, t := range list {
+		s.Tables[t.Name] = t
 	}
 	return s, nil
 }

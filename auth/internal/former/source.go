@@ -148,6 +148,17 @@ func (s *Source) query(ctx context.Context, c *pgx.Conn, sql string, each func(p
 	return rows.Err()
 }
 
+// into returns a function that reads a row into the targets of a value and passes on the value.
+func into[T any](each func(*T) error, targets func(*T) []any) func(pgx.Rows) error {
+	return func(r pgx.Rows) error {
+		v := new(T)
+		if err := r.Scan(targets(v)...); err != nil {
+			return err
+		}
+		return each(v)
+	}
+}
+
 // readIDs runs a query whose only column is an id.
 func (s *Source) readIDs(ctx context.Context, sql string, args ...any) (list []uuid.UUID, err error) {
 	err = s.rows(ctx, sql, func(r pgx.Rows) error {
@@ -251,6 +262,15 @@ func (t *text) ScanText(v pgtype.Text) error {
 	return nil
 }
 
+// rawText scans a text as bytes; null is empty.
+type rawText []byte
+
+// ScanText implements pgtype.TextScanner.
+func (t *rawText) ScanText(v pgtype.Text) error {
+	*t = rawText(v.String)
+	return nil
+}
+
 // id scans an id; null is the zero id.
 type id uuid.UUID
 
@@ -262,6 +282,7 @@ func (i *id) ScanUUID(v pgtype.UUID) error {
 
 func at(t *time.Time) any  { return (*scanTime)(t) }
 func str(t *string) any    { return (*text)(t) }
+func raw(t *[]byte) any    { return (*rawText)(t) }
 func uid(u *uuid.UUID) any { return (*id)(u) }
 
 // ids returns an argument of type uuid[].

@@ -11,28 +11,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Target is our table of users, to which the application should refer.
+// Target is where our tables are, to which the application should refer.
 type Target struct {
-	// Users is the quoted name of the table, such as gatehouse.users.
-	Users string
-	// Role is the quoted name of the table's owner.
+	// Schema is the schema's name, Namespace what our names in it begin with.
+	Schema, Namespace string
+	// Role is the quoted name of the tables' owner.
 	Role string
-	// Same: the table is in the source's database. Foreign keys and triggers can refer only to tables of their own
+	// Same: the tables are in the source's database. Foreign keys and triggers can refer only to tables of their own
 	// database.
 	Same bool
 }
 
-// selectMirror lists the functions of a mirror, which are beside our table of users and are not the application's.
-const selectMirror = `
-select n.nspname || '.' || p.proname
-from pg_class u join pg_namespace n on n.oid = u.relnamespace join pg_proc p on p.pronamespace = n.oid
-where format('%I.%I', n.nspname, u.relname) = $1 and starts_with(p.proname, left(u.relname, -length('users')) || 'mirror_')`
+// table returns the name for SQL of the table that corresponds to one of the source's.
+func (to *Target) table(name string) string { return Name(to.Schema, to.Namespace+name) }
 
+// mirror returns the functions of a mirror, which are next to our tables and are not the application's.
 func (to *Target) mirror(ctx context.Context, q Querier) ([]string, error) {
 	if !to.Same {
 		return nil, nil
 	}
-	rows, err := q.Query(ctx, selectMirror, to.Users)
+	rows, err := q.Query(ctx, `select n.nspname || '.' || p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = $1 and starts_with(p.proname, $2)`, to.Schema, to.Namespace+"mirror_")
 	if err != nil {
 		return nil, err
 	}
@@ -47,25 +46,17 @@ type Advice struct {
 	Suggestions, WayBack, WayBackEnd []string
 	// Objects are the names of objects in the suggestions, and of objects that the operator has to inspect.
 	Objects []string
+
+	validate []string // validates the keys, wherever they refer to
 }
 
 // foreignKey is a foreign key of the application on a table of the schema.
-type foreignKey struct {
-	table, owner, name, target string
-	columns, refers            []string
-	update, delete             string
-	setColumns                 []string
-	deferrable, deferred       bool
-	validated, full            bool
-}
+type foreignKey struct{ Table, Owner, Name, Target, Definition string }
 
+// The definition names no table.
 const selectKeys = `
 select format('%I.%I', n.nspname, t.relname), format('%I', pg_get_userbyid(t.relowner)), format('%I', c.conname), u.relname::text,
-    array(select format('%I', a.attname) from unnest(c.conkey) with ordinality k (n, i) join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n order by k.i),
-    array(select a.attname::text from unnest(c.confkey) with ordinality k (n, i) join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.n order by k.i),
-    c.confupdtype::text, c.confdeltype::text, c.condeferrable, c.condeferred, c.convalidated, c.confmatchtype = 'f',
-    array(select format('%I', a.attname) from jsonb_array_elements_text(case when jsonb_typeof(to_jsonb(c)->'confdelsetcols') = 'array'
-        then to_jsonb(c)->'confdelsetcols' else '[]' end) k (n) join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n::int)
+    replace(pg_get_constraintdef(c.oid), ' REFERENCES ' || c.confrelid::regclass || '(', ' REFERENCES (')
 from pg_constraint c
 join pg_class t on t.oid = c.conrelid
 join pg_namespace n on n.oid = t.relnamespace
@@ -74,83 +65,37 @@ join pg_namespace s on s.oid = u.relnamespace
 where c.contype = 'f' and s.nspname = $1 and n.nspname <> $1 and c.conparentid = 0 and u.relname in ('users', 'sessions', 'identities')
 order by 1, 3`
 
-var actions = map[string]string{"r": "restrict", "c": "cascade", "n": "set null", "d": "set default"}
-
-// rules returns the SQL for the key's actions and for when it is checked.
-func (k *foreignKey) rules() string {
-	var b strings.Builder
-	if k.full {
-		b.WriteString(" match full")
+// parse splits the definition of a key on the column id of users: the key's column, the actions and when the key is
+// checked, and whether all rows satisfy it. ok is false for a key on other columns or another table.
+func (k *foreignKey) parse() (column, rules string, validated, ok bool) {
+	head, rules, ok := strings.Cut(k.Definition, " REFERENCES (id)")
+	if !ok || k.Target != "users" {
+		return "", "", false, false
 	}
-	if a := actions[k.update]; a != "" {
-		b.WriteString(" on update " + a)
+	parts := strings.Split(rules, `"`)
+	for i := 0; i < len(parts); i += 2 { // the others are names
+		parts[i] = strings.ToLower(parts[i])
 	}
-	if a := actions[k.delete]; a != "" {
-		b.WriteString(" on delete " + a)
-		if len(k.setColumns) > 0 {
-			b.WriteString(" (" + strings.Join(k.setColumns, ", ") + ")")
-		}
-	}
-	if k.deferrable {
-		b.WriteString(" deferrable")
-		if k.deferred {
-			b.WriteString(" initially deferred")
-		}
-	}
-	return b.String()
-}
-
-// move returns the SQL that makes the key refer to another table.
-func (k *foreignKey) move(users string) string {
-	return fmt.Sprintf(
-		"alter table %s drop constraint %s, add constraint %s foreign key (%s) references %s (id)%s not valid;",
-		k.table, k.name, k.name, strings.Join(k.columns, ", "), users, k.rules())
-}
-
-func (k *foreignKey) validate() string {
-	return fmt.Sprintf("alter table %s validate constraint %s;", k.table, k.name)
+	rules, unvalidated := strings.CutSuffix(strings.Join(parts, `"`), " not valid")
+	return strings.TrimSuffix(strings.TrimPrefix(head, "FOREIGN KEY ("), ")"), rules, !unvalidated, true
 }
 
 // Advise finds in the catalogue what refers to the schema's tables.
 func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
-	there := Name(s.Schema, "users")
-	var validateThere, validateHere, revoke, mirror []string
+	var keys []foreignKey
+	var mirror []string
 	err = s.read(ctx, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, selectKeys, s.Schema)
+		if err == nil {
+			keys, err = pgx.CollectRows(rows, pgx.RowToStructByPos[foreignKey])
+		}
+		if err == nil {
+			mirror, err = to.mirror(ctx, c)
+		}
 		if err != nil {
 			return err
 		}
-		var k foreignKey
-		_, err = pgx.ForEachRow(rows, []any{&k.table, &k.owner, &k.name, &k.target, &k.columns, &k.refers, &k.update,
-			&k.delete, &k.deferrable, &k.deferred, &k.validated, &k.full, &k.setColumns}, func() error {
-			a.Objects = append(a.Objects, fmt.Sprintf("foreign key %s of %s refers to %s.%s", k.name, k.table, s.Schema,
-				k.target))
-			if k.target != "users" || !slices.Equal(k.refers, []string{"id"}) || !to.Same {
-				a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- foreign key %s of %s refers to %s.%s", k.name,
-					k.table, s.Schema, k.target))
-				return nil
-			}
-			column := k.columns[0]
-			a.Suggestions = append(a.Suggestions,
-				fmt.Sprintf("-- rows of users who were left out: select * from %s t where t.%s is not null and not "+
-					"exists (select from %s u where u.id = t.%s);",
-					k.table, column, to.Users, column))
-			if k.owner != to.Role {
-				a.Suggestions = append(a.Suggestions, fmt.Sprintf("grant references on %s to %s;", to.Users, k.owner))
-				revoke = append(revoke, fmt.Sprintf("revoke references on %s from %s;", to.Users, k.owner))
-			}
-			a.Suggestions, a.WayBack = append(a.Suggestions, k.move(to.Users)), append(a.WayBack, k.move(there))
-			if k.validated {
-				validateHere, validateThere = append(validateHere, k.validate()), append(validateThere, k.validate())
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		if mirror, err = to.mirror(ctx, c); err != nil {
-			return err
-		}
+		a.moveKeys(keys, s.Schema, &to)
 		return s.triggers(ctx, c, to, mirror, &a)
 	})
 	if err == nil {
@@ -162,11 +107,41 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	if !to.Same && len(a.Objects) > 0 {
 		a.Suggestions = append(a.Suggestions, "-- they cannot refer to another database")
 	}
-	a.Suggestions = append(append(a.Suggestions, renamed), validateHere...)
-	slices.Sort(revoke)
-	a.WayBackEnd = append(validateThere, slices.Compact(revoke)...)
+	a.Suggestions = append(append(a.Suggestions, renamed), a.validate...)
+	a.WayBackEnd = append(a.validate, a.WayBackEnd...)
 	a.onOneLine()
 	return a, nil
+}
+
+// moveKeys makes the keys on users refer to our users, and back.
+func (a *Advice) moveKeys(keys []foreignKey, source string, to *Target) {
+	users := to.table("users")
+	for _, k := range keys {
+		refers := fmt.Sprintf("foreign key %s of %s refers to %s.%s", k.Name, k.Table, source, k.Target)
+		a.Objects = append(a.Objects, refers)
+		column, rules, validated, ok := k.parse()
+		if !ok || !to.Same {
+			a.Suggestions = append(a.Suggestions, "-- "+refers)
+			continue
+		}
+		a.Suggestions = append(a.Suggestions,
+			fmt.Sprintf("-- rows of users who were left out: select * from %[1]s t where t.%[2]s is not null and not "+
+				"exists (select from %[3]s u where u.id = t.%[2]s);", k.Table, column, users))
+		if k.Owner != to.Role {
+			a.Suggestions = append(a.Suggestions, fmt.Sprintf("grant references on %s to %s;", users, k.Owner))
+			a.WayBackEnd = append(a.WayBackEnd, fmt.Sprintf("revoke references on %s from %s;", users, k.Owner))
+		}
+		move := func(users string) string {
+			return fmt.Sprintf("alter table %[1]s drop constraint %[2]s, add constraint %[2]s foreign key (%[3]s) references "+
+				"%[4]s (id)%[5]s not valid;", k.Table, k.Name, column, users, rules)
+		}
+		a.Suggestions, a.WayBack = append(a.Suggestions, move(users)), append(a.WayBack, move(Name(source, "users")))
+		if validated {
+			a.validate = append(a.validate, fmt.Sprintf("alter table %s validate constraint %s;", k.Table, k.Name))
+		}
+	}
+	slices.Sort(a.WayBackEnd)
+	a.WayBackEnd = slices.Compact(a.WayBackEnd)
 }
 
 // onOneLine keeps names with line breaks from ending a comment.
@@ -257,15 +232,7 @@ func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, mirror []
 	var name, table, definition, function, source string
 	_, err = pgx.ForEachRow(rows, []any{&name, &table, &definition, &function, &source}, func() error {
 		a.Objects = append(a.Objects, fmt.Sprintf("trigger %s on %s.%s", name, s.Schema, table))
-		here := to.Users
-		if table != "users" {
-			here = strings.TrimSuffix(strings.TrimSuffix(to.Users, "users"), `users"`)
-			if strings.HasSuffix(to.Users, `"`) {
-				here += table + `"`
-			} else {
-				here += table
-			}
-		}
+		here := to.table(table)
 		on := " ON " + pgx.Identifier{s.Schema, table}.Sanitize() + " "
 		plain := " ON " + Name(s.Schema, table) + " "
 		moved := strings.Replace(strings.Replace(definition, plain, " ON "+here+" ", 1), on, " ON "+here+" ", 1)

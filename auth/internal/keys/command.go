@@ -28,6 +28,10 @@ type Listed struct {
 	CreatedAt, SignsAt, RevokedAt time.Time // zero for given keys
 }
 
+func listed(row store.SigningKey, state string) Listed {
+	return Listed{row.KID, row.Algorithm, state, row.CreatedAt, row.SignsAt, row.RevokedAt}
+}
+
 // List reads all keys, the latest SignsAt first. It opens no key.
 func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
 	if err := k.read(ctx); err != nil {
@@ -43,9 +47,7 @@ func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
 	}
 	states := k.states(s, rows)
 	for _, row := range rows {
-		l := Listed{KID: row.KID, Algorithm: row.Algorithm, State: "expired", CreatedAt: row.CreatedAt,
-			SignsAt:   row.SignsAt,
-			RevokedAt: row.RevokedAt}
+		l := listed(row, "expired")
 		if state := states[row.KID]; state != 0 {
 			l.State = state.String()
 		}
@@ -120,8 +122,7 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	if !signsAt.After(k.at()) {
 		state = token.Current
 	}
-	return Listed{KID: fresh.KID, Algorithm: fresh.Algorithm, State: state.String(), CreatedAt: fresh.CreatedAt,
-		SignsAt: fresh.SignsAt}, nil
+	return listed(fresh, state.String()), nil
 }
 
 // Revoke invalidates everything that a key has signed, within ten seconds on every replica. If it is the current key, a
@@ -148,8 +149,7 @@ func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err err
 			return nil, err
 		}
 		batch.InsertSigningKey(row)
-		fresh = &Listed{KID: row.KID, Algorithm: row.Algorithm, State: token.Current.String(), CreatedAt: row.CreatedAt,
-			SignsAt: row.SignsAt}
+		fresh = new(listed(row, token.Current.String()))
 	}
 	batch.Audit(k.note(store.ActionKeyRevoked, kid))
 	if err := batch.Send(ctx); err != nil {

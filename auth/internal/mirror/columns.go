@@ -6,9 +6,9 @@ import "strings"
 type column struct {
 	name string // there
 	typ  string
-	from string // an expression over u, our row
-	// here names our columns in from whose changes are mirrored.
+	// here is our column, whose changes are mirrored; "": a column of the same name, which does not change.
 	here string
+	from string // an expression over u, our row; "": the column itself
 	// group is the number of the UPDATE that writes the former column, from 1; 0: only the INSERT writes it.
 	group int
 	// differs replaces the comparison of the former row o with the new row n, set replaces n's value.
@@ -34,35 +34,32 @@ const kept = `(n.deleted_at is null or o.deleted_at is null) and `
 // userColumns are the columns of the table users. The columns of a group are those that one statement of the former
 // service writes.
 var userColumns = []column{
-	{name: "id", typ: "uuid", from: "u.id"},
-	{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
+	{name: "id", typ: "uuid"},
+	{name: "created_at", typ: zoned, differs: "false"},
 	{name: "email", typ: "text", from: "nullif(u.email, '')", here: "email", group: 1,
 		differs: kept + "o.email is distinct from n.email"},
 	{name: "phone", typ: "text", from: "nullif(u.phone, '')", here: "phone", group: 2,
 		differs: kept + "o.phone is distinct from n.phone"},
-	{name: "is_anonymous", typ: "boolean", from: "u.is_anonymous", here: "is_anonymous", group: 3},
-	{name: "role", typ: "text", from: "u.role", here: "role", group: 4, carried: true},
-	{name: "aud", typ: "text", from: "u.aud", here: "aud", group: 4},
-	{name: "email_confirmed_at", typ: zoned, from: "u.email_confirmed_at", here: "email_confirmed_at", group: 5},
-	{name: "phone_confirmed_at", typ: zoned, from: "u.phone_confirmed_at", here: "phone_confirmed_at", group: 5},
-	{name: "raw_app_meta_data", typ: "jsonb", from: "u.app_metadata", here: "app_metadata", group: 6, carried: true},
+	{name: "is_anonymous", typ: "boolean", here: "is_anonymous", group: 3},
+	{name: "role", typ: "text", here: "role", group: 4, carried: true},
+	{name: "aud", typ: "text", here: "aud", group: 4},
+	{name: "email_confirmed_at", typ: zoned, here: "email_confirmed_at", group: 5},
+	{name: "phone_confirmed_at", typ: zoned, here: "phone_confirmed_at", group: 5},
+	{name: "raw_app_meta_data", typ: "jsonb", here: "app_metadata", group: 6, carried: true},
 	{name: "raw_user_meta_data", typ: "jsonb", from: "case when " + claimed +
 		" then coalesce(c.user_metadata, '{}') || u.user_metadata else u.user_metadata end", here: "user_metadata", group: 7,
 		differs: "o.raw_user_meta_data is distinct from " + mergedMetadata, set: mergedMetadata, carried: true},
-	{name: "email_change", typ: "text", from: "u.new_email", here: "new_email", group: 8,
-		differs: "coalesce(o.email_change, '') <> n.email_change"},
-	{name: "phone_change", typ: "text", from: "u.new_phone", here: "new_phone", group: 8,
-		differs: "coalesce(o.phone_change, '') <> n.phone_change"},
-	{name: "banned_until", typ: zoned, from: "u.banned_until", here: "banned_until", group: 9, carried: true},
-	{name: "deleted_at", typ: zoned, from: "u.deleted_at", here: "deleted_at", group: 9},
-	{name: "invited_at", typ: zoned, from: "u.invited_at", here: "invited_at", group: 10},
-	{name: "confirmation_sent_at", typ: zoned, from: "u.confirmation_sent_at", here: "confirmation_sent_at", group: 10},
-	{name: "recovery_sent_at", typ: zoned, from: "u.recovery_sent_at", here: "recovery_sent_at", group: 10},
-	{name: "email_change_sent_at", typ: zoned, from: "u.email_change_sent_at", here: "email_change_sent_at", group: 10},
-	{name: "phone_change_sent_at", typ: zoned, from: "u.phone_change_sent_at", here: "phone_change_sent_at", group: 10},
-	{name: "reauthentication_sent_at", typ: zoned, from: "u.reauthentication_sent_at", here: "reauthentication_sent_at",
-		group: 10},
-	{name: "last_sign_in_at", typ: zoned, from: "u.last_sign_in_at", here: "last_sign_in_at", group: 11},
+	{name: "email_change", typ: "text", here: "new_email", group: 8, differs: "coalesce(o.email_change, '') <> n.email_change"},
+	{name: "phone_change", typ: "text", here: "new_phone", group: 8, differs: "coalesce(o.phone_change, '') <> n.phone_change"},
+	{name: "banned_until", typ: zoned, here: "banned_until", group: 9, carried: true},
+	{name: "deleted_at", typ: zoned, here: "deleted_at", group: 9},
+	{name: "invited_at", typ: zoned, here: "invited_at", group: 10},
+	{name: "confirmation_sent_at", typ: zoned, here: "confirmation_sent_at", group: 10},
+	{name: "recovery_sent_at", typ: zoned, here: "recovery_sent_at", group: 10},
+	{name: "email_change_sent_at", typ: zoned, here: "email_change_sent_at", group: 10},
+	{name: "phone_change_sent_at", typ: zoned, here: "phone_change_sent_at", group: 10},
+	{name: "reauthentication_sent_at", typ: zoned, here: "reauthentication_sent_at", group: 10},
+	{name: "last_sign_in_at", typ: zoned, here: "last_sign_in_at", group: 11},
 }
 
 // unwritten are columns of the former users, besides tokens, that only the former service writes.
@@ -86,34 +83,34 @@ type rows struct {
 
 var identities = rows{here: "identities", there: "identities", row: "identity", mirrored: "true",
 	pruned: "t.provider <> 'web3' and t.provider not like 'sso:%'", columns: []column{
-		{name: "id", typ: "uuid", from: "u.id"},
-		{name: "user_id", typ: "uuid", from: "u.user_id", here: "user_id"},
-		{name: "provider_id", typ: "text", from: "u.provider_id", here: "provider_id"},
+		{name: "id", typ: "uuid"},
+		{name: "user_id", typ: "uuid", here: "user_id"},
+		{name: "provider_id", typ: "text", here: "provider_id"},
 		{name: "provider", typ: "text", from: "{provider}", here: "provider"},
-		{name: "identity_data", typ: "jsonb", from: "u.identity_data", here: "identity_data"},
-		{name: "last_sign_in_at", typ: zoned, from: "u.last_sign_in_at", here: "last_sign_in_at"},
-		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
+		{name: "identity_data", typ: "jsonb", here: "identity_data"},
+		{name: "last_sign_in_at", typ: zoned, here: "last_sign_in_at"},
+		{name: "created_at", typ: zoned, differs: "false"},
 	}}
 
 var factors = rows{here: "factors", there: "mfa_factors", row: "factor", mirrored: "u.verified_at is not null and u.kind <> 'recovery_code'",
 	pruned: "t.status::text = 'verified' and t.factor_type::text <> 'webauthn'", own: []string{"secret"},
 	columns: []column{
-		{name: "id", typ: "uuid", from: "u.id"},
-		{name: "user_id", typ: "uuid", from: "u.user_id"},
+		{name: "id", typ: "uuid"},
+		{name: "user_id", typ: "uuid"},
 		{name: "friendly_name", typ: "text", from: "nullif(u.friendly_name, '')", here: "friendly_name",
 			differs: "nullif(o.friendly_name, '') is distinct from n.friendly_name"},
-		{name: "factor_type", typ: "text", from: "u.kind", here: "kind", cast: "factor_type"},
+		{name: "factor_type", typ: "text", here: "kind", cast: "factor_type"},
 		{name: "status", typ: "text", from: "'verified'::text", here: "verified_at", cast: "factor_status"},
 		{name: "phone", typ: "text", from: "nullif(u.phone, '')", here: "phone",
 			differs: "nullif(ltrim(o.phone, '+'), '') is distinct from n.phone"},
-		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
+		{name: "created_at", typ: zoned, differs: "false"},
 	}}
 
 var sessions = rows{here: "sessions", there: "sessions", row: "session", mirrored: "u.ended_at is null", pruned: "true",
 	columns: []column{
-		{name: "id", typ: "uuid", from: "u.id"},
-		{name: "user_id", typ: "uuid", from: "u.user_id"},
+		{name: "id", typ: "uuid"},
+		{name: "user_id", typ: "uuid"},
 		{name: "aal", typ: "text", from: "'aal' || u.aal", here: "aal", cast: "aal_level"},
-		{name: "factor_id", typ: "uuid", from: "u.factor_id", here: "factor_id"},
-		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
+		{name: "factor_id", typ: "uuid", here: "factor_id"},
+		{name: "created_at", typ: zoned, differs: "false"},
 	}}

@@ -118,7 +118,7 @@ func (m *moved) advice(t testing.TB) former.Advice {
 	must.Succeed(t, err)
 	defer source.Close()
 	must.Succeed(t, source.Inspect(t.Context()))
-	a, err := source.Advise(t.Context(), former.Target{Users: "gatehouse." + m.namespace + "users", Role: "gatehouse", Same: true})
+	a, err := source.Advise(t.Context(), former.Target{Schema: "gatehouse", Namespace: m.namespace, Role: "gatehouse", Same: true})
 	must.Succeed(t, err)
 	return a
 }

@@ -3,7 +3,6 @@ package mirror
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -20,13 +19,16 @@ func (r *run) emptied() []string {
 	return append(list, "sessions")
 }
 
-// blanked are the former columns that hold hashes, secrets and keys, by table, with the values that replace them.
-var blanked = map[string]map[string]string{
-	"users": {"encrypted_password": "''", "confirmation_token": "''", "recovery_token": "''", "email_change_token_new": "''",
-		"email_change_token_current": "''", "phone_change_token": "''", "reauthentication_token": "''"},
-	"mfa_factors":          {"secret": "null", "web_authn_credential": "null", "last_webauthn_challenge_data": "null"},
-	"sessions":             {"refresh_token_hmac_key": "null"},
-	"webauthn_credentials": {"public_key": "''"},
+// blanked are the former columns that hold hashes, secrets and keys, by table, with the value that replaces them and the condition
+// for columns that are to be replaced.
+var blanked = []struct {
+	table, value, unless string
+	columns              []string
+}{
+	{"mfa_factors", "null", "is not null", []string{"secret", "web_authn_credential", "last_webauthn_challenge_data"}},
+	{"sessions", "null", "is not null", []string{"refresh_token_hmac_key"}},
+	{"users", "''", "<> ''", append([]string{"encrypted_password"}, tokens...)},
+	{"webauthn_credentials", "''", "<> ''", []string{"public_key"}},
 }
 
 // cleaning is a statement of Scrub: what it does to the rows of a table, all of them if where is empty.
@@ -43,18 +45,15 @@ func (r *run) cleanings() (list []cleaning) {
 			list = append(list, cleaning{"delete from " + r.theirs(name), r.theirs(name), ""})
 		}
 	}
-	for _, table := range slices.Sorted(maps.Keys(blanked)) {
+	for _, b := range blanked {
 		var set, where []string
-		for _, column := range slices.Sorted(maps.Keys(blanked[table])) {
-			if value := blanked[table][column]; r.there.Has(table, column) {
-				set, where = append(set, column+" = "+value), append(where, column+" <> ''")
-				if value == "null" {
-					where[len(where)-1] = column + " is not null"
-				}
+		for _, column := range slices.Sorted(slices.Values(b.columns)) {
+			if r.there.Has(b.table, column) {
+				set, where = append(set, column+" = "+b.value), append(where, column+" "+b.unless)
 			}
 		}
 		if len(set) > 0 {
-			list = append(list, cleaning{"update " + r.theirs(table) + " set " + strings.Join(set, ", "), r.theirs(table),
+			list = append(list, cleaning{"update " + r.theirs(b.table) + " set " + strings.Join(set, ", "), r.theirs(b.table),
 				" where " + strings.Join(where, " or ")})
 		}
 	}

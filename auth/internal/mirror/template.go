@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"maps"
@@ -67,6 +68,9 @@ func (p *plan) have(table string, list []column) (have []column) {
 
 func day(column string) string { return "(" + column + " at time zone 'UTC')::date" }
 
+// source returns the expression that reads the column from u, our row.
+func (c column) source() string { return cmp.Or(c.from, "u."+cmp.Or(c.here, c.name)) }
+
 func (c column) differ() string {
 	if c.differs != "" {
 		return "(" + c.differs + ")"
@@ -104,7 +108,7 @@ func name(c column) string { return c.name }
 
 // image returns the query that reads our rows in the form of the former rows.
 func (p *plan) image(table string, list []column) string {
-	text := "select " + each(list, ", ", func(c column) string { return c.from }) + ", u.{updated} from {H}.{N}" +
+	text := "select " + each(list, ", ", column.source) + ", u.{updated} from {H}.{N}" +
 		table + " u"
 	if table == "users" {
 		text = strings.ReplaceAll(text, "u.{updated}", "u.updated_at, "+claimed) + `

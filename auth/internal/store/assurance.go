@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Raise brings a session to aal2.
@@ -25,9 +24,7 @@ returning ` + sessionColumns)
 
 // RaiseSession raises a session and reads it into dst; dst has a Nil ID when the session has ended.
 func (b *Batch) RaiseSession(dst *Session, r Raise) {
-	*dst = Session{}
-	b.rows("raise session", dst, func(rows pgx.Rows) error { return rows.Scan(sessionTargets(dst)...) },
-		raiseSession, r.Session, r.User, r.Factor, []byte(r.AMR), r.SecretHash[:], r.Now)
+	b.row("raise session", dst, sessionTargets(dst), raiseSession, r.Session, r.User, r.Factor, []byte(r.AMR), r.SecretHash[:], r.Now)
 }
 
 var endLowSessions = define(`

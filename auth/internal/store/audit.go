@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Action is what an audit row is about. The numbers are in the database: they never change.
@@ -147,15 +146,19 @@ func (b *Batch) Audit(a Audit) {
 	b.exec("audit", insertAudit, append(a.args(), uuidOrNull(a.OnlyFor))...)
 }
 
-// The interval is a bucket that holds one token. An empty bucket is not an error: no row is written.
+// noted returns the step of a statement that adds an audit row for each row of the step from. at is a parameter; those
+// from first on are the others of Audit.args.
+func noted(at string, first int, from string) string {
+	return `noted as (
+    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+    select ` + at + `::timestamptz, ` + numberFrom(first, `$1::smallint, $2::uuid, $3::text, $4::uuid, $5::text, $6::jsonb`) +
+		` from ` + from + `
+)`
+}
+
+// If the interval's token is taken already, no row is written, which is not an error.
 var insertAuditSeldom = define(`
-with marked as (
-    insert into {limits} as l (key, tokens, at, full_at)
-    values ($10, 0, $1::timestamptz, $1::timestamptz + $11::float8 * interval '1 second')
-    on conflict (key) do update set at = $1, full_at = excluded.full_at
-    where l.full_at <= $1
-    returning 1
-), ` + noteIfRoom(param(1)) + `
+with ` + markPause("$10", "$11", "$1", "") + `, ` + noteIfRoom(1) + `
 select ` + roomColumns)
 
 // AuditSeldom adds a row unless an earlier row took the token of the interval pause.
@@ -211,11 +214,10 @@ func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, tot
 	chosen, author := f.actions(), contains(f.Author)
 	b := db.Batch()
 	b.rows("audit log", &page, appendTo(&page, func(a *AuditRow) []any {
-		return []any{&a.ID, (*nullTime)(&a.At), &a.Action, (*nullUUID)(&a.Actor), (*nullUUID)(&a.Session),
-			(*nullText)(&a.ActorRole), &a.IP, (*nullBytes)(&a.Traits),
-			(*nullText)(&a.ActorEmail), (*nullText)(&a.ActorPhone), (*nullText)(&a.ActorFullName)}
+		return []any{&a.ID, &a.At, &a.Action, &a.Actor, &a.Session, &a.ActorRole, &a.IP, &a.Traits, &a.ActorEmail,
+			&a.ActorPhone, &a.ActorFullName}
 	}), selectAudit, chosen, author, f.Offset, f.Limit)
-	b.rows("audit count", &total, func(r pgx.Rows) error { return r.Scan(&total) }, countAudit, chosen, author)
+	b.row("audit count", &total, []any{&total}, countAudit, chosen, author)
 	err = b.Send(ctx)
 	return page, total, err
 }

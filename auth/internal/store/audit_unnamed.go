@@ -68,31 +68,26 @@ func (e *auditTicket) args() []any { return []any{e.skipped, e.closed} }
 
 func (a Audit) unnamed() bool { return uuidOrNull(a.Actor) == nil && a.ActorRole == "" }
 
-// noteIfRoom returns the steps of a statement that write an audit row if the step marked has a row. The parameters are
-// at, action, actor, role, session, IP address and traits, then the parameters of the bucket.
-func noteIfRoom(p func(int) string) string {
-	return `counted as (
+// noteIfRoom returns the steps of a statement that write an audit row if the step marked has a row. The parameters are,
+// from first on, at, action, actor, role, session, IP address and traits, then the parameters of the bucket.
+func noteIfRoom(first int) string {
+	return numberFrom(first, `counted as (
     insert into {audit_unnamed} as g (one, tokens, at, wrote, omitted, told, told_before)
-    select true, ` + unnamedPerMinute + ` - 1, ` + p(0) + `::timestamptz, true, ` +
-		p(7) + `::bigint, ` + p(7) + `::bigint, 0 from marked where ` + p(7) + `::bigint is not null
+    select true, `+unnamedPerMinute+` - 1, $1::timestamptz, true, $8::bigint, $8::bigint, 0 from marked where $8::bigint is not null
     on conflict (one) do update set (tokens, at, wrote, omitted, told, told_before) = (
-        select held - holds::int, greatest(g.at, ` + p(0) + `::timestamptz), holds, g.omitted + ` +
-		p(7) + `::bigint + (not holds)::int,
-            case when holds then g.omitted + ` +
-		p(7) + `::bigint else g.told end, case when holds then g.told else g.told_before end
+        select held - holds::int, greatest(g.at, $1::timestamptz), holds, g.omitted + $8::bigint + (not holds)::int,
+            case when holds then g.omitted + $8::bigint else g.told end, case when holds then g.told else g.told_before end
         from (select held, held >= 1 - 1e-9 as holds from (
-            select least(` + unnamedPerMinute + `, g.tokens + greatest(0, extract(epoch from ` +
-		p(0) + `::timestamptz - g.at)::float8) * ` + unnamedPerMinute + ` / 60) as held) a) b)
+            select least(`+unnamedPerMinute+`, g.tokens + greatest(0, extract(epoch from
+                $1::timestamptz - g.at)::float8) * `+unnamedPerMinute+` / 60) as held) a) b)
     returning wrote, told - told_before as omitted
 ), noted as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select ` + p(0) + `::timestamptz, ` + p(1) + `::smallint, ` + p(2) +
-		`::uuid, ` + p(3) + `::text, ` + p(4) + `::uuid, ` + p(5) + `::text,
-        case when c.omitted > 0 then coalesce(` +
-		p(6) + `::jsonb, '{}') || jsonb_build_object('omitted', c.omitted) else ` + p(6) + `::jsonb end
+    select $1::timestamptz, $2::smallint, $3::uuid, $4::text, $5::uuid, $6::text,
+        case when c.omitted > 0 then coalesce($7::jsonb, '{}') || jsonb_build_object('omitted', c.omitted) else $7::jsonb end
     from marked left join counted c on true
-    where not ` + p(8) + `::boolean and (` + p(7) + `::bigint is null or c.wrote)
-)`
+    where not $9::boolean and ($8::bigint is null or c.wrote)
+)`)
 }
 
 // roomColumns are the results that report takes.
@@ -101,7 +96,7 @@ const roomColumns = `exists (select from marked), coalesce((select wrote from co
 var insertUnnamed = define(`
 with marked as (
     select where $10::uuid is null or exists (select from {users} where id = $10)
-), ` + noteIfRoom(param(1)) + `
+), ` + noteIfRoom(1) + `
 select ` + roomColumns)
 
 // note adds a statement that ends in roomColumns.

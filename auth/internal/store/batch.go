@@ -45,7 +45,7 @@ func discardResult(r pgx.BatchResults) error {
 	return err
 }
 
-// rows adds a statement whose rows each reads into the destination into.
+// rows adds a statement whose rows each reads into the destination into, which becomes zero.
 func (b *Batch) rows(doing string, into any, each func(pgx.Rows) error, s statement, args ...any) {
 	b.add(doing, func(r pgx.BatchResults) error {
 		rows, err := r.Query()
@@ -55,6 +55,12 @@ func (b *Batch) rows(doing string, into any, each func(pgx.Rows) error, s statem
 		return eachRow(rows, each)
 	}, s, args...)
 	b.readers[len(b.readers)-1].into = into
+	reset(into)
+}
+
+// row adds a statement of at most one row, which is read into targets, the parts of the destination into.
+func (b *Batch) row(doing string, into any, targets []any, s statement, args ...any) {
+	b.rows(doing, into, rowInto(targets...), s, args...)
 }
 
 // eachRow reads all rows and closes them.
@@ -72,7 +78,7 @@ func eachRow(rows pgx.Rows, each func(pgx.Rows) error) error {
 func appendTo[T any](list *[]T, targets func(*T) []any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var v T
-		err := r.Scan(targets(&v)...)
+		err := scanRow(r, targets(&v))
 		*list = append(*list, v)
 		return err
 	}
@@ -107,15 +113,20 @@ func (b *Batch) restart() {
 	}
 	b.queue = queue
 	for _, r := range b.readers {
-		switch into := r.into.(type) {
-		case nil:
-		case *[]Level: // has an element for each limit, found or not
-			clear(*into)
-		case *Pending:
-			*into = Pending{Place: into.Place}
-		default:
-			reflect.ValueOf(into).Elem().SetZero()
-		}
+		reset(r.into)
+	}
+}
+
+// reset makes the destination of a read zero.
+func reset(into any) {
+	switch into := into.(type) {
+	case nil:
+	case *[]Level: // has an element for each limit, found or not
+		clear(*into)
+	case *Pending:
+		*into = Pending{Place: into.Place}
+	default:
+		reflect.ValueOf(into).Elem().SetZero()
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // One statement for every request with a user's token. It returns a row for each identity, which repeats the user: with
@@ -21,17 +20,7 @@ where u.id = $1
 // Caller reads the user, with identities and factors, and the session that an access token names. ErrNotFound: no
 // such user. A session that doesn't exist, or belongs to another user, has a Nil ID.
 func (db *DB) Caller(ctx context.Context, user, session uuid.UUID) (u User, s Session, err error) {
-	err = db.query(ctx, "caller", func(r pgx.Rows) error {
-		var i Identity
-		targets := append(append(userTargets(&u), identityTargets(&i)...), sessionTargets(&s)...)
-		if err := scanRow(r, append(targets, (*factorList)(&u.Factors))); err != nil {
-			return err
-		}
-		if i.ID != uuid.Nil {
-			u.Identities = append(u.Identities, i)
-		}
-		return nil
-	}, selectCaller, user, session)
+	err = db.query(ctx, "caller", userInto(&u, nil, sessionTargets(&s)...), selectCaller, user, session)
 	u.sortIdentities()
 	return u, s, orNotFound(err, u)
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Challenge is a question for a factor's code.
@@ -56,13 +55,9 @@ where f.id = $1`)
 
 // Attempt reads a factor's secret and one of its challenges.
 func (b *Batch) Attempt(dst *Attempt, factor, challenge uuid.UUID) {
-	*dst = Attempt{}
-	b.rows("attempt", dst, func(r pgx.Rows) error {
-		c := &dst.Challenge
-		return r.Scan((*nullBytes)(&dst.Secret), &dst.LastStep, (*nullUUID)(&c.ID), (*nullUUID)(&c.Factor),
-			(*nullText)(&c.IP), (*nullBytes)(&c.OTPMAC), (*nullInt)(&c.Misses),
-			(*nullTime)(&c.CreatedAt), (*nullTime)(&c.ExpiresAt), (*nullTime)(&c.VerifiedAt))
-	}, selectAttempt, factor, challenge)
+	c := &dst.Challenge
+	b.row("attempt", dst, []any{&dst.Secret, &dst.LastStep, &c.ID, &c.Factor, &c.IP, &c.OTPMAC, &c.Misses,
+		&c.CreatedAt, &c.ExpiresAt, &c.VerifiedAt}, selectAttempt, factor, challenge)
 }
 
 var missChallenge = define(`

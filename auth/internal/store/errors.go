@@ -13,31 +13,36 @@ import (
 	"gatehouse/migrations"
 )
 
+// failure is the type of the errors below.
+type failure string
+
+func (f failure) Error() string { return string(f) }
+
 // The errors that a caller can handle. Any other error is a bug here or a broken schema.
-var (
+const (
 	// ErrNotFound: no such row, or not in the requested state.
-	ErrNotFound = errors.New("not found")
+	ErrNotFound = failure("not found")
 	// ErrUnavailable: the database is unreachable, full, contended or too slow; nothing was changed, or the outcome
 	// is unknown. Trying again later makes sense.
-	ErrUnavailable = errors.New("database unavailable")
+	ErrUnavailable = failure("database unavailable")
 	// ErrEmailTaken, ErrPhoneTaken, ErrIDTaken and ErrIdentityTaken: another row has the value.
-	ErrEmailTaken    = errors.New("e-mail address taken")
-	ErrPhoneTaken    = errors.New("phone number taken")
-	ErrIDTaken       = errors.New("id taken")
-	ErrIdentityTaken = errors.New("identity taken")
+	ErrEmailTaken    = failure("e-mail address taken")
+	ErrPhoneTaken    = failure("phone number taken")
+	ErrIDTaken       = failure("id taken")
+	ErrIdentityTaken = failure("identity taken")
 	// ErrFactorName and ErrFactorPhone: another factor of the user has the name, or the number.
-	ErrFactorName  = errors.New("name of a factor taken")
-	ErrFactorPhone = errors.New("phone number of a factor taken")
+	ErrFactorName  = failure("name of a factor taken")
+	ErrFactorPhone = failure("phone number of a factor taken")
 	// ErrCredentialExists: some user has a WebAuthn credential of that id, or the factor has a credential already.
-	ErrCredentialExists = errors.New("credential taken")
+	ErrCredentialExists = failure("credential taken")
 	// ErrUserGone: the user was deleted meanwhile, or is no longer pending.
-	ErrUserGone = errors.New("user gone")
+	ErrUserGone = failure("user gone")
 	// ErrApplication: a trigger or a constraint of the application's tables refused a write of this package. The
 	// error's text names the trigger or constraint, for the log only. The application's own message is not for clients.
-	ErrApplication = errors.New("refused by the application's SQL")
+	ErrApplication = failure("refused by the application's SQL")
 )
 
-var errRights = errors.New("a right or a schema is missing in the database; auth check names what")
+const errRights = failure("a right or a schema is missing in the database; auth check names what")
 
 // byConstraint has the error for each violated unique index. The names are without the namespace.
 var byConstraint = map[string]error{
@@ -66,32 +71,25 @@ func (n *names) wrapError(doing string, err error) error {
 func wrapError(doing string, err error) error { return new(names).wrapError(doing, err) }
 
 func (n *names) meaningOf(err error) error {
-	for _, ours := range []error{ErrNotFound, ErrUnavailable, ErrEmailTaken, ErrPhoneTaken, ErrIDTaken,
-		ErrIdentityTaken, ErrFactorName, ErrFactorPhone, ErrCredentialExists, ErrUserGone, ErrApplication, errRights} {
-		if errors.Is(err, ours) {
-			return nil // translated already
-		}
-	}
-	if errors.Is(err, pgx.ErrNoRows) {
+	pg, fromServer := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case is[failure](err): // translated already
+		return nil
+	case errors.Is(err, pgx.ErrNoRows):
 		return ErrNotFound
-	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+	case fromServer:
 		return n.meaningOfCode(pg)
-	}
-	if errors.Is(err, context.Canceled) {
-		return nil // the caller no longer waits
-	}
-	if _, ok := errors.AsType[*LimitError](err); ok {
+	case errors.Is(err, context.Canceled): // the caller no longer waits
+		return nil
+	case is[*LimitError](err), is[pgx.ScanArgError](err), is[schemaError](err):
 		return nil
 	}
-	if _, ok := errors.AsType[pgx.ScanArgError](err); ok {
-		return nil
-	}
-	if _, ok := errors.AsType[schemaError](err); ok {
-		return nil
-	}
-	// No answer from the server: refused, reset, closed, too late.
-	return ErrUnavailable
+	return ErrUnavailable // no answer from the server: refused, reset, closed, too late
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // names distinguish our tables from the application's in the server's errors.

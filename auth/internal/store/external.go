@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // ExternalState is what is remembered while a browser is at a provider.
@@ -31,18 +30,21 @@ type ExternalState struct {
 	UsedAt time.Time
 }
 
-var insertExternalState = define(`
-insert into {external_states} (
-    state_hash, provider, aud, redirect_to, challenge, challenge_method, invite_hash, linking_user, linking_session,
-    cookie_hash, private, created_at, expires_at, linking_aal)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`)
+const externalColumns = `
+    f.state_hash, f.provider, f.aud, f.redirect_to, f.challenge, f.challenge_method, f.invite_hash, f.linking_user,
+    f.linking_session, f.cookie_hash, f.private, f.created_at, f.expires_at, f.used_at, f.linking_aal`
+
+func (s *ExternalState) targets() []any {
+	return []any{&s.Hash, &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod, &s.InviteHash,
+		&s.LinkingUser, &s.LinkingSession, &s.CookieHash, &s.Private, &s.CreatedAt, &s.ExpiresAt, &s.UsedAt,
+		&s.LinkingAAL}
+}
+
+var insertExternalState = define(insertInto("{external_states}", externalColumns))
 
 // InsertExternalState stores the state of a redirect to a provider.
 func (b *Batch) InsertExternalState(s ExternalState) {
-	b.exec("insert external state", insertExternalState, s.Hash, s.Provider, s.Aud, s.RedirectTo, s.Challenge,
-		s.ChallengeMethod,
-		bytesOrNull(s.InviteHash), uuidOrNull(s.LinkingUser), uuidOrNull(s.LinkingSession), bytesOrNull(s.CookieHash),
-		bytesOrNull(s.Private), s.CreatedAt, s.ExpiresAt, s.LinkingAAL)
+	b.exec("insert external state", insertExternalState, valuesOf(s.targets())...)
 }
 
 // Of two concurrent callbacks, the second waits for the first and then finds used_at set.
@@ -53,20 +55,14 @@ with found as materialized (
     update {external_states} s set used_at = $2, private = null, cookie_hash = null
     from found f where s.state_hash = f.state_hash and f.used_at is null
 )
-select f.state_hash, f.provider, f.aud, f.redirect_to, f.challenge, f.challenge_method, f.invite_hash, f.linking_user,
-    f.linking_session, f.cookie_hash, f.private, f.created_at, f.expires_at, f.used_at, f.linking_aal
+select ` + externalColumns + `
 from found f`)
 
 // UseExternalState uses a state up, in one statement, and returns the state as it was before: a second caller gets it
 // with UsedAt set and without its secrets. ErrNotFound: there is no such state, or it has expired.
 func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) (ExternalState, error) {
 	var s ExternalState
-	targets := []any{(*nullBytes)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod,
-		(*nullBytes)(&s.InviteHash),
-		(*nullUUID)(&s.LinkingUser), (*nullUUID)(&s.LinkingSession), (*nullBytes)(&s.CookieHash),
-		(*nullBytes)(&s.Private),
-		(*nullTime)(&s.CreatedAt), (*nullTime)(&s.ExpiresAt), (*nullTime)(&s.UsedAt), (*nullInt)(&s.LinkingAAL)}
-	err := db.queryRow(ctx, "use external state", targets, useExternalState, hash, now)
+	err := db.queryRow(ctx, "use external state", s.targets(), useExternalState, hash, now)
 	return s, err
 }
 
@@ -131,9 +127,8 @@ type MatchesFor struct {
 
 // Matches reads the users that have this identity, under any of the provider's names, or one of the addresses.
 func (b *Batch) Matches(dst *[]Match, f MatchesFor) {
-	*dst = nil
 	b.rows("matches", dst, appendTo(dst, func(m *Match) []any {
-		return []any{(*nullUUID)(&m.User), (*nullInt)(&m.How), &m.Email}
+		return []any{&m.User, &m.How, &m.Email}
 	}), selectMatches, f.Providers, f.Subject, f.Aud, stringArray(f.Addresses), f.Unproven)
 }
 
@@ -152,7 +147,6 @@ where u.aud = $1 and u.email = any($2) and u.email <> '' and u.id <> $3 and u.de
 
 // TakenByOthers reads which of the addresses belong to other users of the audience.
 func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, user uuid.UUID) {
-	*dst = nil
 	b.rows("taken by others", dst, appendTo(dst, func(email *string) []any { return []any{email} }),
 		selectTaken, aud, stringArray(addresses), user)
 }
@@ -162,8 +156,7 @@ select t.user_id from {one_time_tokens} t where t.link_hash = $1 and t.kind = 'i
 
 // Invitation reads the user whom an invitation is for; Nil: there is no such invitation, or it has expired.
 func (b *Batch) Invitation(dst *uuid.UUID, linkHash []byte, now time.Time) {
-	*dst = uuid.Nil
-	b.rows("invitation", dst, func(r pgx.Rows) error { return r.Scan((*nullUUID)(dst)) }, selectInvitation, linkHash, now)
+	b.row("invitation", dst, []any{dst}, selectInvitation, linkHash, now)
 }
 
 var spendIDToken = define(`

@@ -78,9 +78,8 @@ const factorColumns = `
     f.id, f.kind, f.friendly_name, f.phone, f.created_at, f.updated_at, f.verified_at, f.last_challenged_at`
 
 func factorTargets(f *Factor) []any {
-	return []any{(*nullUUID)(&f.ID), (*nullText)(&f.Kind), (*nullText)(&f.FriendlyName), (*nullText)(&f.Phone),
-		(*nullTime)(&f.CreatedAt), (*nullTime)(&f.UpdatedAt), (*nullTime)(&f.VerifiedAt),
-		(*nullTime)(&f.LastChallengedAt)}
+	return []any{&f.ID, &f.Kind, &f.FriendlyName, &f.Phone, &f.CreatedAt, &f.UpdatedAt, &f.VerifiedAt,
+		&f.LastChallengedAt}
 }
 
 var selectFactors = define(`
@@ -91,7 +90,6 @@ order by f.created_at, f.id`)
 
 // Factors reads a user's factors by age.
 func (b *Batch) Factors(dst *[]Factor, user uuid.UUID) {
-	*dst = nil
 	b.rows("factors", dst, appendTo(dst, factorTargets), selectFactors, user)
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Flow is a PKCE flow: the link or provider gives the browser a code, and a client that knows the verifier gets the
@@ -63,28 +62,20 @@ where f.id = $1`)
 
 // Flow reads a flow.
 func (b *Batch) Flow(dst *Flow, id uuid.UUID) {
-	*dst = Flow{}
-	b.rows("flow", dst, func(r pgx.Rows) error { return r.Scan(flowTargets(dst)...) }, selectFlow, id)
+	b.row("flow", dst, flowTargets(dst), selectFlow, id)
 }
 
 func flowTargets(f *Flow) []any {
-	return []any{(*nullUUID)(&f.ID), (*nullUUID)(&f.User), &f.Method, &f.Challenge, &f.ChallengeMethod,
-		(*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.ExpiresAt),
-		&f.Provider, (*nullBytes)(&f.ProviderTokens), (*nullInt)(&f.AAL), (*nullBytes)(&f.AMR), (*nullBytes)(&f.Linked),
-		(*nullUUID)(&f.LinkingSession), (*nullInt)(&f.LinkingAAL)}
+	return []any{&f.ID, &f.User, &f.Method, &f.Challenge, &f.ChallengeMethod, &f.IssuedAt, &f.CreatedAt, &f.ExpiresAt,
+		&f.Provider, &f.ProviderTokens, &f.AAL, &f.AMR, &f.Linked, &f.LinkingSession, &f.LinkingAAL}
 }
 
-var insertIssuedFlow = define(`
-insert into {flows} (id, user_id, method, challenge, challenge_method, code_hash, issued_at, created_at, expires_at,
-    provider, provider_tokens, aal, amr, linked_profile, linking_session, linking_aal)
-values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10, $11, $12, $13, $14, $15)`)
+var insertIssuedFlow = define(insertInto("{flows}", flowColumns+", code_hash"))
 
 // InsertIssuedFlow adds a flow that came from a provider, with its code.
 func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
-	b.exec("insert issued flow", insertIssuedFlow, f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, codeHash,
-		f.IssuedAt, f.ExpiresAt,
-		f.Provider, bytesOrNull(f.ProviderTokens), f.AAL, bytesOrNull(f.AMR), bytesOrNull(f.Linked),
-		uuidOrNull(f.LinkingSession), f.LinkingAAL)
+	f.CreatedAt = f.IssuedAt
+	b.exec("insert issued flow", insertIssuedFlow, valuesOf(append(flowTargets(&f), &codeHash))...)
 }
 
 var issueCode = define(`
@@ -115,9 +106,7 @@ from live f`)
 func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte, session uuid.UUID, now time.Time) (Flow, error) {
 	var f Flow
 	b := t.Batch()
-	b.rows("take flow", &f, func(r pgx.Rows) error {
-		return r.Scan(append(flowTargets(&f), (*nullTime)(&f.UsedAt), (*nullUUID)(&f.Session), &f.Void)...)
-	}, takeFlow, codeHash, now, session)
+	b.row("take flow", &f, append(flowTargets(&f), &f.UsedAt, &f.Session, &f.Void), takeFlow, codeHash, now, session)
 	if err := b.Send(ctx); err != nil {
 		return f, err
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Takeover is how far users were taken over from another service's tables.
@@ -28,10 +27,7 @@ order by state = 'open' desc, started_at desc limit 1`)
 
 // Takeover reads the takeover that is open, or else the last one that was closed.
 func (db *DB) Takeover(ctx context.Context) (m Takeover, err error) {
-	err = db.query(ctx, "takeover", func(r pgx.Rows) error {
-		return r.Scan(&m.Source, &m.Open, (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt),
-			(*nullTime)(&m.LinksUntil))
-	}, selectTakeover)
+	err = db.query(ctx, "takeover", rowInto(&m.Source, &m.Open, &m.StartedAt, &m.ClosedAt, &m.LinksUntil), selectTakeover)
 	return m, err
 }
 
@@ -40,9 +36,7 @@ select count(*) from {users} where is_anonymous and created_at < $1`)
 
 // CarriedAnonymous counts the anonymous users who were made before a takeover was closed.
 func (db *DB) CarriedAnonymous(ctx context.Context, closed time.Time) (n int64, err error) {
-	err = db.query(ctx, "carried anonymous", func(r pgx.Rows) error {
-		return r.Scan(&n)
-	}, countCarriedAnonymous, closed)
+	err = db.queryRow(ctx, "carried anonymous", []any{&n}, countCarriedAnonymous, closed)
 	return n, err
 }
 
@@ -74,4 +68,4 @@ func (db *DB) SecretOfFormerToken(ctx context.Context, macs [][]byte) (s Session
 	return s, err
 }
 
-func (s *SessionSecret) targets() []any { return []any{(*nullUUID)(&s.Session), &s.Hash} }
+func (s *SessionSecret) targets() []any { return []any{&s.Session, &s.Hash} }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -68,8 +67,7 @@ func (db *DB) GrantFor(ctx context.Context, schema, function string, err error) 
 	}
 	var role, quoted, relation string
 	var viewed bool
-	err = db.query(ctx, "grant", func(r pgx.Rows) error { return r.Scan(&role, &quoted, &relation, &viewed) }, lacking,
-		schema, function, name, word)
+	err = db.query(ctx, "grant", rowInto(&role, &quoted, &relation, &viewed), lacking, schema, function, name, word)
 	if viewed && verb == "read" || len(functionsIn(pg)) > 1 {
 		role += between
 	}

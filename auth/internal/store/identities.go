@@ -23,11 +23,8 @@ const identityColumns = `
     i.id, i.user_id, i.provider, i.provider_id, i.email, i.identity_data, i.last_sign_in_at, i.created_at, i.updated_at`
 
 func identityTargets(i *Identity) []any {
-	return []any{
-		(*nullUUID)(&i.ID), (*nullUUID)(&i.UserID), (*nullText)(&i.Provider), (*nullText)(&i.ProviderID),
-		(*nullText)(&i.Email), (*nullBytes)(&i.Data),
-		(*nullTime)(&i.LastSignInAt), (*nullTime)(&i.CreatedAt), (*nullTime)(&i.UpdatedAt),
-	}
+	return []any{&i.ID, &i.UserID, &i.Provider, &i.ProviderID, &i.Email, &i.Data, &i.LastSignInAt, &i.CreatedAt,
+		&i.UpdatedAt}
 }
 
 var selectIdentities = define(`
@@ -38,35 +35,27 @@ order by i.created_at, i.id`)
 
 // Identities reads a user's identities by age.
 func (b *Batch) Identities(dst *[]Identity, user uuid.UUID) {
-	*dst = nil
 	b.rows("identities", dst, appendTo(dst, identityTargets), selectIdentities, user)
 }
 
-var insertIdentity = define(`
-insert into {identities} (id, user_id, provider, provider_id, email, identity_data, last_sign_in_at, created_at, updated_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`)
+var insertIdentity = define(insertInto("{identities}", identityColumns))
 
 // InsertIdentity adds an identity; ErrIdentityTaken when the provider's id belongs to another user.
 func (b *Batch) InsertIdentity(i Identity) {
-	b.exec("insert identity", insertIdentity, identityArgs(i)...)
-}
-
-func identityArgs(i Identity) []any {
-	return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt),
-		i.CreatedAt, i.UpdatedAt}
+	b.exec("insert identity", insertIdentity, valuesOf(identityTargets(&i))...)
 }
 
 // Only a row of the same user is updated; another user's row is left unchanged.
-var putIdentity = define(`
-insert into {identities} as i (id, user_id, provider, provider_id, email, identity_data, last_sign_in_at, created_at, updated_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+var putIdentity = define(insertInto("{identities} as i", identityColumns) + `
 on conflict (provider, provider_id) do update set
     email = excluded.email, identity_data = i.identity_data || excluded.identity_data, updated_at = excluded.updated_at
 where i.user_id = excluded.user_id`)
 
 // PutIdentity adds an identity, or merges e-mail and data into the same identity if the user has it. If another user
 // has the identity, nothing changes: the caller must check before.
-func (b *Batch) PutIdentity(i Identity) { b.exec("put identity", putIdentity, identityArgs(i)...) }
+func (b *Batch) PutIdentity(i Identity) {
+	b.exec("put identity", putIdentity, valuesOf(identityTargets(&i))...)
+}
 
 var verifyIdentities = define(`
 update {identities} set

@@ -17,37 +17,32 @@ type SigningKey struct {
 	CreatedAt, SignsAt, RevokedAt time.Time
 }
 
+const keyColumns = `kid, algorithm, sealed, created_at, signs_at, revoked_at`
+
 var selectSigningKeys = define(`
-select kid, algorithm, sealed, created_at, signs_at, revoked_at
+select ` + keyColumns + `
 from {signing_keys}
 order by signs_at desc, kid`)
 
 // If there is no key, it returns one row with the time only.
 var selectTimedKeys = define(`
-select now.at, kid, algorithm, sealed, created_at, signs_at, revoked_at
+select now.at, ` + keyColumns + `
 from (select clock_timestamp() as at) now left join {signing_keys} on true
 order by signs_at desc, kid`)
 
 var selectTime = define(`
 select clock_timestamp()`)
 
-func keysInto(list *[]SigningKey) func(pgx.Rows) error {
-	*list = nil
-	return appendTo(list, func(k *SigningKey) []any {
-		return []any{&k.KID, &k.Algorithm, (*nullBytes)(&k.Sealed), (*nullTime)(&k.CreatedAt), (*nullTime)(&k.SignsAt),
-			(*nullTime)(&k.RevokedAt)}
-	})
+func (k *SigningKey) targets() []any {
+	return []any{&k.KID, &k.Algorithm, &k.Sealed, &k.CreatedAt, &k.SignsAt, &k.RevokedAt}
 }
 
 // SigningKeys reads all keys, the latest SignsAt first, and PostgreSQL's clock.
 func (db *DB) SigningKeys(ctx context.Context) (list []SigningKey, at clock.Reading, err error) {
 	at, err = db.timed(ctx, "signing keys", selectTimedKeys, func(r pgx.Rows, now *time.Time) error {
 		var k SigningKey
-		var kid, algorithm *string
-		err := r.Scan(now, &kid, &algorithm, (*nullBytes)(&k.Sealed), (*nullTime)(&k.CreatedAt), (*nullTime)(&k.SignsAt),
-			(*nullTime)(&k.RevokedAt))
-		if kid != nil && algorithm != nil {
-			k.KID, k.Algorithm = *kid, *algorithm
+		err := scanRow(r, append([]any{now}, k.targets()...))
+		if k.KID != "" {
 			list = append(list, k)
 		}
 		return err
@@ -60,7 +55,7 @@ func (db *DB) SigningKeys(ctx context.Context) (list []SigningKey, at clock.Read
 
 // Time reads PostgreSQL's clock.
 func (db *DB) Time(ctx context.Context) (clock.Reading, error) {
-	return db.timed(ctx, "time", selectTime, func(r pgx.Rows, now *time.Time) error { return r.Scan(now) })
+	return db.timed(ctx, "time", selectTime, func(r pgx.Rows, now *time.Time) error { return scanRow(r, []any{now}) })
 }
 
 // timed runs a statement whose rows have PostgreSQL's time. The reading does not include the wait for a connection.
@@ -82,26 +77,25 @@ func (db *DB) timed(ctx context.Context, doing string, s statement,
 var lockSigningKeys = define(`
 lock table {signing_keys} in share row exclusive mode`)
 
-var insertSigningKey = define(`
-insert into {signing_keys} (kid, algorithm, sealed, created_at, signs_at)
-values ($1, $2, $3, $4, $5)`)
+var insertSigningKey = define(insertInto("{signing_keys}", keyColumns))
 
 // FirstSigningKey adds a key if there is none, and returns the stored keys: replicas that start at once on an empty
 // database all get the same key.
 func (db *DB) FirstSigningKey(ctx context.Context, k SigningKey) (list []SigningKey, err error) {
 	err = db.InTx(ctx, func(t *Tx) error {
-		if _, err := t.tx.Exec(ctx, db.sql[lockSigningKeys]); err != nil {
+		if err := t.run(ctx, lockSigningKeys); err != nil {
 			return err
 		}
 		rows, err := t.tx.Query(ctx, db.sql[selectSigningKeys])
 		if err != nil {
 			return err
 		}
-		if err := eachRow(rows, keysInto(&list)); err != nil || len(list) > 0 {
+		list = nil
+		if err := eachRow(rows, appendTo(&list, (*SigningKey).targets)); err != nil || len(list) > 0 {
 			return err
 		}
 		list = []SigningKey{k}
-		_, err = t.tx.Exec(ctx, db.sql[insertSigningKey], k.KID, k.Algorithm, k.Sealed, k.CreatedAt, k.SignsAt)
+		err = t.run(ctx, insertSigningKey, valuesOf(k.targets())...)
 		return err
 	})
 	return list, err
@@ -109,7 +103,7 @@ func (db *DB) FirstSigningKey(ctx context.Context, k SigningKey) (list []Signing
 
 // InsertSigningKey adds a key.
 func (b *Batch) InsertSigningKey(k SigningKey) {
-	b.exec("insert signing key", insertSigningKey, k.KID, k.Algorithm, k.Sealed, k.CreatedAt, k.SignsAt)
+	b.exec("insert signing key", insertSigningKey, valuesOf(k.targets())...)
 }
 
 var revokeSigningKey = define(`
@@ -125,8 +119,7 @@ update {signing_keys} set sealed = $2 where kid = $1`)
 
 // ResealSigningKey replaces a sealed key by the same key sealed with a newer root key.
 func (db *DB) ResealSigningKey(ctx context.Context, kid string, sealed []byte) error {
-	_, err := db.exec(ctx, "reseal signing key", resealSigningKey, kid, sealed)
-	return err
+	return db.run(ctx, "reseal signing key", resealSigningKey, kid, sealed)
 }
 
 var deleteSigningKey = define(`
@@ -134,6 +127,5 @@ delete from {signing_keys} where kid = $1`)
 
 // DeleteSigningKey removes a key that nothing is verified with any more.
 func (db *DB) DeleteSigningKey(ctx context.Context, kid string) error {
-	_, err := db.exec(ctx, "delete signing key", deleteSigningKey, kid)
-	return err
+	return db.run(ctx, "delete signing key", deleteSigningKey, kid)
 }

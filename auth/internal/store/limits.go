@@ -108,7 +108,7 @@ func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var i int
 		var v Level
-		if err := r.Scan(&i, &v.Tokens, (*nullTime)(&v.At)); err != nil {
+		if err := scanRow(r, []any{&i, &v.Tokens, &v.At}); err != nil {
 			return err
 		}
 		if i == 0 {
@@ -120,15 +120,58 @@ func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	}
 }
 
+// bucket has the parameters of a statement that describe a bucket at a time: size, tokens per second, seconds to refill.
+type bucket struct{ size, rate, refill, now string }
+
+// holds returns the SQL for what the bucket in a row l of {limits} holds.
+func (b bucket) holds() string {
+	return "least(" + b.size + "::float8, l.tokens + greatest(0, extract(epoch from " + b.now +
+		"::timestamptz - l.at)::float8) * " + b.rate + "::float8)"
+}
+
+// holdsTry returns the SQL for whether it holds a try. The tolerance is only for rounding.
+func (b bucket) holdsTry() string { return b.holds() + " >= 1 - 1e-9" }
+
+// fullAt returns the SQL for when the bucket is full, if it becomes empty now.
+func (b bucket) fullAt() string {
+	return b.now + "::timestamptz + " + b.refill + "::float8 * interval '1 second'"
+}
+
+// takeFrom returns the step taken of a statement, which takes a try from the bucket with a key, for each row of from,
+// and has a row if there was a try. A bucket that is already empty is not written: it refills as if no try had been
+// made.
+func takeFrom(key, from string, b bucket) string {
+	return `taken as (
+    insert into {limits} as l (key, tokens, at, full_at)
+    select ` + key + `, ` + b.size + `::float8 - 1, ` + b.now + `::timestamptz, ` + b.fullAt() + ` ` + from + `
+    on conflict (key) do update set tokens = greatest(0, ` + b.holds() + ` - 1),
+        at = greatest(l.at, ` + b.now + `::timestamptz), full_at = greatest(l.full_at, ` + b.fullAt() + `)
+    where ` + b.holdsTry() + `
+    returning 1
+)`
+}
+
+// markPause returns the step marked of a statement, which takes the token of an interval, for each row of from, and has
+// a row if the token was there.
+func markPause(key, refill, now, from string) string {
+	return `marked as (
+    insert into {limits} as l (key, tokens, at, full_at)
+    select ` + key + `::bytea, 0, ` + now + `::timestamptz, ` + bucket{refill: refill, now: now}.fullAt() + ` ` + from + `
+    on conflict (key) do update set at = ` + now + `, full_at = excluded.full_at
+    where l.full_at <= ` + now + `
+    returning 1
+)`
+}
+
 // The new level is computed from the row as it is once the lock on it is held. A level below zero violates
 // {limits_floor}.
 var takeLimit = define(`
 insert into {limits} as l (key, tokens, at, full_at)
 values ($1, $2::float8 - $4::float8, $5::timestamptz, $5::timestamptz + $6::float8 * interval '1 second')
 on conflict (key) do update set
-    tokens = least($2::float8, l.tokens + greatest(0, extract(epoch from $5::timestamptz - l.at)::float8) * $3::float8) - $4::float8,
+    tokens = ` + bucket{size: "$2", rate: "$3", now: "$5"}.holds() + ` - $4::float8,
     at = greatest(l.at, $5::timestamptz),
-    full_at = greatest(l.full_at, $5::timestamptz + $6::float8 * interval '1 second')`)
+    full_at = greatest(l.full_at, excluded.full_at)`)
 
 // Take takes n from a bucket. If the bucket holds less, Send fails with a LimitError and nothing of the batch happens.
 // Taking 0 costs the same and always succeeds.

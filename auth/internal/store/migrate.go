@@ -21,15 +21,20 @@ import (
 
 // migration is one file of the schema.
 type migration struct {
+	Planned
 	version int
-	name    string
 	sql     string // without the namespace, on which the checksum must not depend
 	sum     [32]byte
-	// outside: the file is not run in a transaction. Its statements end with a semicolon and a newline, and each may
+}
+
+// Planned is a migration that Migrate would apply.
+type Planned struct {
+	Name string
+	// Outside: the file is not run in a transaction. Its statements end with a semicolon and a newline, and each may
 	// run again after a crash.
-	outside bool
-	// breaks: a program that doesn't know this file must not run on the schema.
-	breaks bool
+	Outside bool
+	// Breaks: a program that doesn't know this file must not run on the schema.
+	Breaks bool
 }
 
 // applied is one row of schema_migrations.
@@ -74,13 +79,13 @@ func (db *DB) Migrate(ctx context.Context) (int, error) {
 }
 
 func (db *DB) migrate(ctx context.Context, files []migration) (done int, err error) {
-	if n, err := db.pending(ctx, files); n == 0 || err != nil {
+	if missing, err := db.missing(ctx, files); len(missing) == 0 || err != nil {
 		return 0, err
 	}
 	for _, m := range files {
 		ran, err := db.applyWithRetry(ctx, files, m)
 		if err != nil {
-			return done, fmt.Errorf("store: migration %s: %w", m.name, db.wrapError("migrate", err))
+			return done, fmt.Errorf("store: migration %s: %w", m.Name, db.wrapError("migrate", err))
 		}
 		if ran {
 			done++
@@ -100,7 +105,7 @@ func (db *DB) applyWithRetry(ctx context.Context, files []migration, m migration
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55P03" && !IsContention(err) {
 			return ran, err
 		}
-		db.log.Info("a migration waits for a lock", "file", m.name)
+		db.log.Info("a migration waits for a lock", "file", m.Name)
 		select {
 		case <-ctx.Done():
 			return false, err
@@ -110,27 +115,23 @@ func (db *DB) applyWithRetry(ctx context.Context, files []migration, m migration
 }
 
 func (db *DB) apply(ctx context.Context, c *pgx.Conn, files []migration, m migration) (ran bool, err error) {
-	if m.outside {
+	if m.Outside {
 		if ran, err = db.applyOutside(ctx, c, files, m); err != nil {
 			return false, err
 		}
 	}
-	err = db.locked(ctx, c, func(tx pgx.Tx) error {
-		there, err := db.versions(ctx, tx, files)
-		if err != nil {
-			return err
-		}
+	err = db.locked(ctx, c, files, func(tx pgx.Tx, there map[int]applied) error {
 		if _, ok := there[m.version]; ok {
 			return nil
 		}
-		if !m.outside {
+		if !m.Outside {
 			ran = true
 			// Without arguments the file is sent as one simple query, which may hold many statements.
 			if _, err := tx.Exec(ctx, db.fill(m.sql), pgx.QueryExecModeSimpleProtocol); err != nil {
 				return err
 			}
 		}
-		_, err = tx.Exec(ctx, db.fill(insertVersion), m.version, m.name, m.sum[:], m.breaks)
+		_, err := tx.Exec(ctx, db.fill(insertVersion), m.version, m.Name, m.sum[:], m.Breaks)
 		return err
 	})
 	return ran, err
@@ -138,15 +139,13 @@ func (db *DB) apply(ctx context.Context, c *pgx.Conn, files []migration, m migra
 
 // applyOutside runs a file statement by statement, unless it has been applied.
 func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, m migration) (ran bool, err error) {
-	var there map[int]applied
-	if err := db.locked(ctx, c, func(tx pgx.Tx) error {
-		there, err = db.versions(ctx, tx, files)
-		return err
-	}); err != nil {
+	var done bool
+	err = db.locked(ctx, c, files, func(_ pgx.Tx, there map[int]applied) error {
+		_, done = there[m.version]
+		return nil
+	})
+	if err != nil || done {
 		return false, err
-	}
-	if _, ok := there[m.version]; ok {
-		return false, nil
 	}
 	for one := range strings.SplitSeq(db.fill(m.sql), ";\n") {
 		if _, err := c.Exec(ctx, one, pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -156,9 +155,9 @@ func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, 
 	return true, nil
 }
 
-// locked runs f in a transaction during which no other process migrates. The lock belongs to the transaction, since a
-// session's lock has no meaning behind PgBouncer.
-func (db *DB) locked(ctx context.Context, c *pgx.Conn, f func(pgx.Tx) error) error {
+// locked runs f in a transaction during which no other process migrates, with the migrations that were applied. The
+// lock belongs to the transaction, since a session's lock has no meaning behind PgBouncer.
+func (db *DB) locked(ctx context.Context, c *pgx.Conn, files []migration, f func(pgx.Tx, map[int]applied) error) error {
 	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 		// Another daemon's migration may take long; the timeout lets the wait be logged.
 		if _, err := tx.Exec(ctx, "set local lock_timeout = '5s'"); err != nil {
@@ -173,24 +172,22 @@ func (db *DB) locked(ctx context.Context, c *pgx.Conn, f func(pgx.Tx) error) err
 		if _, err := tx.Exec(ctx, db.fill(createVersions)); err != nil {
 			return err
 		}
-		return f(tx)
+		there, err := db.readVersions(ctx, tx, files)
+		if err != nil {
+			return err
+		}
+		return f(tx, there)
 	})
 }
 
 // migrationLock is the key of the advisory lock for migrating this namespace.
-func (db *DB) migrationLock() int64 {
-	h := fnv.New64a()
-	h.Write([]byte("gatehouse auth migrations " + db.ns))
-	return int64(h.Sum64())
-}
+func (db *DB) migrationLock() int64 { return db.lockKey("migrations") }
 
-// versions reads which migrations were applied and compares them with this program's files.
-func (db *DB) versions(ctx context.Context, tx pgx.Tx, files []migration) (map[int]applied, error) {
-	there, err := db.readVersions(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
-	return there, checkVersions(there, files)
+// lockKey returns the key of an advisory lock of this namespace.
+func (db *DB) lockKey(what string) int64 {
+	h := fnv.New64a()
+	h.Write([]byte("gatehouse auth " + what + " " + db.ns))
+	return int64(h.Sum64())
 }
 
 // schemaError says why this program cannot use a schema. Retrying does not help.
@@ -217,9 +214,10 @@ func checkVersions(there map[int]applied, files []migration) error {
 	return nil
 }
 
+// readVersions reads which migrations were applied and compares them with this program's files.
 func (db *DB) readVersions(ctx context.Context, q interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}) (map[int]applied, error) {
+}, files []migration) (map[int]applied, error) {
 	rows, err := q.Query(ctx, db.fill(selectVersions))
 	if err != nil {
 		return nil, err
@@ -232,29 +230,24 @@ func (db *DB) readVersions(ctx context.Context, q interface {
 		there[v] = a
 		return nil
 	})
-	return there, err
+	if err != nil {
+		return nil, err
+	}
+	return there, checkVersions(there, files)
 }
 
 // Pending returns how many migrations are still to be applied; an error if this program cannot use the schema.
 func (db *DB) Pending(ctx context.Context) (n int, err error) {
-	files, err := readMigrations(migrations.FS)
-	if err != nil {
-		return 0, err
-	}
-	return db.pending(ctx, files)
-}
-
-func (db *DB) pending(ctx context.Context, files []migration) (n int, err error) {
-	missing, err := db.missing(ctx, files)
-	return len(missing), err
+	list, err := db.Plan(ctx)
+	return len(list), err
 }
 
 // missing returns the files that are still to be applied, in order.
 func (db *DB) missing(ctx context.Context, files []migration) (list []migration, err error) {
 	err = db.withConn(ctx, "pending migrations", func(c *pgx.Conn) error {
-		there, err := db.readVersions(ctx, c)
+		there, err := db.readVersions(ctx, c, files)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" { // no such table
-			there, err = nil, nil
+			err = nil
 		}
 		list = nil
 		for _, m := range files {
@@ -262,10 +255,7 @@ func (db *DB) missing(ctx context.Context, files []migration) (list []migration,
 				list = append(list, m)
 			}
 		}
-		if err != nil {
-			return err
-		}
-		return checkVersions(there, files)
+		return err
 	})
 	return list, err
 }
@@ -288,25 +278,18 @@ func readMigrations(fsys fs.FS) ([]migration, error) {
 		if err != nil || len(number) != 5 || len(files) > 0 && files[len(files)-1].version >= version {
 			return nil, fmt.Errorf("store: migration %s: its number is missing, malformed or there twice", name)
 		}
-		m := migration{version: version, name: name, sql: string(text), sum: sha256.Sum256(text)}
+		m := migration{Planned: Planned{Name: name}, version: version, sql: string(text), sum: sha256.Sum256(text)}
 		for line := range strings.Lines(m.sql) {
 			switch strings.TrimSpace(line) {
 			case "-- outside":
-				m.outside = true
+				m.Outside = true
 			case "-- breaks older programs":
-				m.breaks = true
+				m.Breaks = true
 			}
 		}
 		files = append(files, m)
 	}
 	return files, nil
-}
-
-// Planned is a migration that Migrate would apply.
-type Planned struct {
-	Name string
-	// Outside: it does not run in a transaction. Breaks: older programs stop working on the schema.
-	Outside, Breaks bool
 }
 
 // Plan returns what Migrate would apply, in order, and changes nothing.
@@ -318,7 +301,7 @@ func (db *DB) Plan(ctx context.Context) ([]Planned, error) {
 	missing, err := db.missing(ctx, files)
 	var list []Planned
 	for _, m := range missing {
-		list = append(list, Planned{Name: m.name, Outside: m.outside, Breaks: m.breaks})
+		list = append(list, m.Planned)
 	}
 	return list, err
 }

@@ -30,7 +30,7 @@ from {moves} where kind = 'mirror' and state = 'open'`)
 func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
 	err = db.query(ctx, "mirror", func(r pgx.Rows) error {
 		m.Installed = true
-		return r.Scan(&m.Version, &m.Triggers, &m.Enabled)
+		return scanRow(r, []any{&m.Version, &m.Triggers, &m.Enabled})
 	}, selectMirror, strings.ReplaceAll(db.ns+"mirror_", "_", `\_`)+"%")
 	return m, err
 }
@@ -43,6 +43,5 @@ var markScrubbed = define("update {moves}" + MarkScrubbed)
 
 // MarkScrubbed records that scrub has run.
 func (db *DB) MarkScrubbed(ctx context.Context) error {
-	_, err := db.exec(ctx, "mark scrubbed", markScrubbed)
-	return err
+	return db.run(ctx, "mark scrubbed", markScrubbed)
 }

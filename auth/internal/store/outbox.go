@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,9 +33,8 @@ var MessageStates = []string{"pending", "sent", "failed", "expired"}
 const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
 
 func messageTargets(m *Message) []any {
-	return []any{(*nullUUID)(&m.ID), &m.Channel, &m.Kind, (*nullUUID)(&m.User), (*nullBytes)(&m.Payload), &m.State,
-		&m.Attempts,
-		(*nullTime)(&m.CreatedAt), (*nullTime)(&m.DueAt), (*nullTime)(&m.ExpiresAt), (*nullTime)(&m.DoneAt), &m.Error}
+	return []any{&m.ID, &m.Channel, &m.Kind, &m.User, &m.Payload, &m.State, &m.Attempts, &m.CreatedAt, &m.DueAt,
+		&m.ExpiresAt, &m.DoneAt, &m.Error}
 }
 
 // NewMessage is a message to be sent.
@@ -77,15 +77,13 @@ where id = $1 and state = 'pending'`)
 
 // FinishMessage records that a message was sent.
 func (db *DB) FinishMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
-	_, err := db.exec(ctx, "finish message", finishMessage, id, "sent", now, "")
-	return err
+	return db.run(ctx, "finish message", finishMessage, id, "sent", now, "")
 }
 
 // FailMessage ends the attempts for a message; why is for the operator, who may call ResendMessage until the message
 // expires. Then Sweep wipes the payload.
 func (db *DB) FailMessage(ctx context.Context, id uuid.UUID, now time.Time, why string) error {
-	_, err := db.exec(ctx, "fail message", finishMessage, id, "failed", now, why)
-	return err
+	return db.run(ctx, "fail message", finishMessage, id, "failed", now, why)
 }
 
 var retryMessage = define(`
@@ -94,8 +92,7 @@ where id = $1 and state = 'pending'`)
 
 // RetryMessage records that a message could not be sent; it is due again at due.
 func (db *DB) RetryMessage(ctx context.Context, id uuid.UUID, due time.Time, why string) error {
-	_, err := db.exec(ctx, "retry message", retryMessage, id, due, why)
-	return err
+	return db.run(ctx, "retry message", retryMessage, id, due, why)
 }
 
 var releaseMessages = define(`
@@ -104,8 +101,7 @@ where id = any($1) and state = 'pending'`)
 
 // ReleaseMessages returns claimed messages untried, so that another process can claim them when this one ends.
 func (db *DB) ReleaseMessages(ctx context.Context, ids []uuid.UUID, now time.Time) error {
-	_, err := db.exec(ctx, "release messages", releaseMessages, ids, now)
-	return err
+	return db.run(ctx, "release messages", releaseMessages, ids, now)
 }
 
 var expireMessages = define(`
@@ -139,7 +135,7 @@ where ($3::timestamptz is null or (o.created_at, o.id) < ($3, $4::uuid))`
 		}
 		of := func(user string) statement {
 			return define(`
-select o.id, o.channel, o.kind, o.user_id, null::bytea, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error,
+select ` + strings.Replace(messageColumns, "o.payload", "null::bytea", 1) + `,
     ` + canResend + `
 from {outbox} o` + where + user + `
 order by o.created_at desc, o.id desc
@@ -248,7 +244,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 		var channel string
 		var w Waiting
 		var since time.Time
-		if err := r.Scan(&channel, &w.Pending, (*nullTime)(&since)); err != nil {
+		if err := scanRow(r, []any{&channel, &w.Pending, &since}); err != nil {
 			return err
 		}
 		if !since.IsZero() {
@@ -263,7 +259,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 // OldestDueOn is OldestDue for the given channels.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
-	err := db.queryRow(ctx, "oldest due", []any{(*nullTime)(&since)}, oldestDueOn, now, channels)
+	err := db.queryRow(ctx, "oldest due", []any{&since}, oldestDueOn, now, channels)
 	if err != nil || since.IsZero() {
 		return 0, err
 	}

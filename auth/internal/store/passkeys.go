@@ -69,7 +69,7 @@ left join {users} u on u.id = c.user_id and u.aud = $3 and u.deleted_at is null`
 // PasskeyOwner reads the owner of a passkey, and whether a challenge is spent, in one statement.
 func (db *DB) PasskeyOwner(ctx context.Context, credential []byte, challenge uuid.UUID, aud string) (PasskeyOwner, error) {
 	var o PasskeyOwner
-	targets := append(nullable(&o.User), credentialTargets(&o.Passkey)...)
+	targets := append(userTargets(&o.User), credentialTargets(&o.Passkey)...)
 	err := db.queryRow(ctx, "passkey owner", append(targets, &o.Spent), selectPasskeyOwner, credential, challenge, aud)
 	return o, err
 }
@@ -104,23 +104,20 @@ with spent as (
     returning u.*
 ), used as (
     update {webauthn_credentials} c set
-        backed_up = $16, last_used_at = $6,
-        sign_count = case when c.backup_eligible then c.sign_count else $17::bigint end
+        backed_up = $15, last_used_at = $6,
+        sign_count = case when c.backup_eligible then c.sign_count else $16::bigint end
     from person
-    where c.id = $15 and c.user_id = person.id and c.factor_id is null
-      and (c.backup_eligible or c.sign_count < $17::bigint or c.sign_count = 0 and $17::bigint = 0)
+    where c.id = $14 and c.user_id = person.id and c.factor_id is null
+      and (c.backup_eligible or c.sign_count < $16::bigint or c.sign_count = 0 and $16::bigint = 0)
     returning c.id as passkey_id, c.user_id as id, c.bound
 ), opened as (
     insert into {sessions} (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, aal, amr, tag, not_after,
         passkey_id)
-    select $4, id, $6, $7, $6, $8, $9, case when $18::boolean and (bound or not exists (
+    select $4, id, $6, $7, $6, $8, $9, case when $17::boolean and (bound or not exists (
             select from {factors} f where f.user_id = $5 and f.verified_at is not null)) then 2 else 1 end,
         $10, $11, $12, passkey_id from used
     returning aal
-), ` + rememberPlace("used", "$5", "$13", "$6") + `, noted as (
-    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select $6, $14::smallint, $19::uuid, $20::text, $21::uuid, $22::text, $23::jsonb from opened
-)
+), ` + rememberPlace("used", "$5", "$13", "$6") + `, ` + noted("$6", 18, "opened") + `
 select exists (select from spent), (select aal from opened), ` + userColumns + `,` + identityColumns + `,` +
 	factorsOf("$5") + `
 from (select) here left join person u on true left join {identities} i on i.user_id = u.id`)
@@ -130,12 +127,12 @@ func (db *DB) OpenPasskeySession(ctx context.Context, o OpenPasskeySession) (Pas
 	var out PasskeySession
 	s, k := o.Session, o.Passkey.Key
 	args := append(o.Spending.args(), s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, []byte(s.AMR), s.Tag,
-		timeOrNull(s.NotAfter), bytesOrNull(s.Place), o.Audit.Action, o.Passkey.ID, k.BackedUp, int64(k.SignCount),
+		timeOrNull(s.NotAfter), bytesOrNull(s.Place), o.Passkey.ID, k.BackedUp, int64(k.SignCount),
 		o.MayReachAAL2)
 	b := db.Batch()
 	b.exec("lock", lockRow, s.User)
-	b.rows("open passkey session", &out, openedInto(&out.User, &out.Spent, (*nullInt)(&out.AAL)), openPasskeySession,
-		append(args, o.Audit.args()[2:]...)...)
+	b.rows("open passkey session", &out, userInto(&out.User, []any{&out.Spent, &out.AAL}), openPasskeySession,
+		append(args, o.Audit.args()[1:]...)...)
 	err := b.Send(ctx)
 	out.User.sortIdentities()
 	return out, err
@@ -145,10 +142,7 @@ var renamePasskey = define(`
 with renamed as (
     update {webauthn_credentials} c set friendly_name = $3 where id = $2 and user_id = $1 and factor_id is null
     returning c.*
-), noted as (
-    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select $4::timestamptz, $5::smallint, $6::uuid, $7::text, $8::uuid, $9::text, $10::jsonb from renamed
-)
+), ` + noted("$4", 5, "renamed") + `
 select ` + credentialColumns + ` from renamed c`)
 
 // RenamePasskey names one of a user's passkeys. ErrNotFound: the user has no such passkey.
@@ -176,11 +170,9 @@ where user_id = $1 and ($3::uuid is null or id <> $3)
 // DeletePasskey removes one of a user's passkeys, ends the sessions that it opened, except one, and deletes the codes
 // that were given out. dst has a Nil ID if the user has no such passkey.
 func (b *Batch) DeletePasskey(dst *Credential, user, id, except uuid.UUID, now time.Time) {
-	*dst = Credential{}
 	b.exec("lock", lockAndVoid, user, now)
 	b.exec("end passkey sessions", endPasskeySessions, user, id, uuidOrNull(except), now)
-	b.rows("delete passkey", dst, func(r pgx.Rows) error { return r.Scan(credentialTargets(dst)...) },
-		deletePasskey, user, id)
+	b.row("delete passkey", dst, credentialTargets(dst), deletePasskey, user, id)
 }
 
 var deletePasskeys = define(`

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"time"
@@ -24,9 +25,26 @@ func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) erro
 func (db *DB) queryRow(ctx context.Context, doing string, targets []any, s statement, args ...any) error {
 	return again(ctx, func() error {
 		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
-			return c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...).Scan(targets...)
+			rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
+			return oneRow(rows, err, targets)
 		})
 	})
+}
+
+// oneRow reads the first row of a query into targets and closes the query. pgx.ErrNoRows: there is no row.
+func oneRow(rows pgx.Rows, err error, targets []any) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if rows.Next() {
+		if err := scanRow(rows, targets); err != nil {
+			return err
+		}
+		rows.Close()
+		return rows.Err()
+	}
+	return cmp.Or(rows.Err(), pgx.ErrNoRows)
 }
 
 // exec runs a statement and returns how many rows it changed. It repeats after a deadlock.
@@ -39,6 +57,12 @@ func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) 
 		})
 	})
 	return n, err
+}
+
+// run is exec without the number of rows.
+func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) error {
+	_, err := db.exec(ctx, doing, s, args...)
+	return err
 }
 
 // deadlockTries is how often a transaction that ends in a deadlock is tried.

@@ -15,9 +15,7 @@ select count(*), count(*) filter (where used_at is null) from {recovery_codes} w
 
 // RecoveryCodes counts the codes of a factor.
 func (b *Batch) RecoveryCodes(dst *RecoveryCodes, factor uuid.UUID) {
-	*dst = RecoveryCodes{}
-	b.rows("recovery codes", dst, func(r pgx.Rows) error { return r.Scan(&dst.Total, &dst.Remaining) },
-		selectRecoveryCodes, factor)
+	b.row("recovery codes", dst, []any{&dst.Total, &dst.Remaining}, selectRecoveryCodes, factor)
 }
 
 var replaceRecoveryCodes = define(`
@@ -45,7 +43,7 @@ from {recovery_codes} where factor_id = $1 and used_at is null`)
 func (b *Batch) UseRecoveryCode(used *bool, remaining *int, factor uuid.UUID, macs [][]byte, now time.Time) {
 	b.rows("use recovery code", used, func(r pgx.Rows) error {
 		var n int
-		err := r.Scan(&n, remaining)
+		err := scanRow(r, []any{&n, remaining})
 		*used = n > 0
 		return err
 	}, useRecoveryCode, factor, macs, now)

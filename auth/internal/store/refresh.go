@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Refresh is a refresh token with a valid MAC, and the rules that apply to it now.
@@ -100,24 +99,13 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 		what, args = refreshBoundedSession, append(args, p.LowAfter)
 	}
 	var out Refreshed
-	row := func(r pgx.Rows) error {
-		var i Identity
-		var ago int64 // in microseconds
-		targets := append(append(userTargets(&out.User), identityTargets(&i)...), sessionTargets(&out.Session)...)
-		if err := scanRow(r, append(targets, &out.Rotated, &out.NewerLogin, &ago,
-			(*factorList)(&out.User.Factors))); err != nil {
-			return err
-		}
-		out.RotatedAgo = time.Duration(ago) * time.Microsecond
-		if i.ID != uuid.Nil {
-			out.User.Identities = append(out.User.Identities, i)
-		}
-		return nil
-	}
+	var ago int // in microseconds
+	row := userInto(&out.User, nil, append(sessionTargets(&out.Session), &out.Rotated, &out.NewerLogin, &ago)...)
 	err := again(ctx, func() error {
 		out = Refreshed{}
 		return db.query(ctx, "refresh", row, what, args...)
 	})
+	out.RotatedAgo = time.Duration(ago) * time.Microsecond
 	out.User.sortIdentities()
 	return out, orNotFound(err, out.User)
 }
@@ -138,6 +126,5 @@ func (b *Batch) EndByReuse(session uuid.UUID, now time.Time, ip string) {
 
 // EndByReuse ends a session one of whose old refresh tokens came again, and records it.
 func (db *DB) EndByReuse(ctx context.Context, session uuid.UUID, now time.Time, ip string) error {
-	_, err := db.exec(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
-	return err
+	return db.run(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
 }

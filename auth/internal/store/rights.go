@@ -49,7 +49,7 @@ func (db *DB) MissingRights(ctx context.Context) (serving, migrating []string, e
 	err = db.query(ctx, "missing rights", func(r pgx.Rows) error {
 		var name string
 		var forMigrations bool
-		err := r.Scan(&name, &forMigrations)
+		err := scanRow(r, []any{&name, &forMigrations})
 		if forMigrations {
 			migrating = append(migrating, name)
 		} else {

@@ -2,70 +2,15 @@ package store
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"math"
+	"reflect"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
-
-// Destinations of a Scan that read null as the zero value. A pointer to a field of a row converts to a pointer to one
-// of these types, so that scanning needs no allocation.
-type (
-	nullTime  time.Time
-	nullUUID  uuid.UUID
-	nullText  string
-	nullBytes []byte
-	nullFloat float64
-	// nullUint and nullInt are the integers of our rows.
-	nullUint uint64
-	nullInt  int
-)
-
-// ScanTimestamptz implements pgtype.TimestamptzScanner.
-func (a *nullTime) ScanTimestamptz(v pgtype.Timestamptz) error {
-	if *a = nullTime(time.Time{}); v.Valid {
-		*a = nullTime(v.Time.UTC())
-	}
-	return nil
-}
-
-// ScanUUID implements pgtype.UUIDScanner.
-func (i *nullUUID) ScanUUID(v pgtype.UUID) error {
-	*i = nullUUID(v.Bytes) // zero for null
-	return nil
-}
-
-// ScanText implements pgtype.TextScanner.
-func (t *nullText) ScanText(v pgtype.Text) error {
-	*t = nullText(v.String)
-	return nil
-}
-
-// ScanFloat64 implements pgtype.Float64Scanner.
-func (a *nullFloat) ScanFloat64(v pgtype.Float8) error {
-	*a = nullFloat(v.Float64) // zero for null
-	return nil
-}
-
-// ScanInt64 implements pgtype.Int64Scanner.
-func (n *nullUint) ScanInt64(v pgtype.Int8) error {
-	*n = nullUint(v.Int64)
-	return nil
-}
-
-// ScanInt64 implements pgtype.Int64Scanner.
-func (n *nullInt) ScanInt64(v pgtype.Int8) error {
-	*n = nullInt(v.Int64)
-	return nil
-}
-
-// ScanBytes implements pgtype.BytesScanner; v is only lent.
-func (r *nullBytes) ScanBytes(v []byte) error {
-	*r = append(nullBytes(nil), v...)
-	return nil
-}
 
 // timeOrNull returns a time as an argument: nil for the zero time.
 func timeOrNull(t time.Time) any {
@@ -94,6 +39,30 @@ func uuidOrNull(u uuid.UUID) any {
 	return pgtype.UUID{Bytes: u, Valid: true}
 }
 
+// valuesOf returns the values that targets point to, as arguments: null for a zero time, a zero id and empty bytes.
+func valuesOf(targets []any) []any {
+	values := make([]any, len(targets))
+	for i, t := range targets {
+		switch t := t.(type) {
+		case *time.Time:
+			values[i] = timeOrNull(*t)
+		case *uuid.UUID:
+			values[i] = uuidOrNull(*t)
+		case *json.RawMessage:
+			values[i] = bytesOrNull(*t)
+		case *[]byte:
+			values[i] = bytesOrNull(*t)
+		case *[]string:
+			values[i] = stringArray(*t)
+		case *string:
+			values[i] = *t
+		default:
+			values[i] = reflect.ValueOf(t).Elem().Interface()
+		}
+	}
+	return values
+}
+
 // bytesOrNull returns bytes, or JSON text, as an argument: nil for none.
 func bytesOrNull(b []byte) any {
 	if len(b) == 0 {
@@ -113,16 +82,9 @@ func timeOrInfinity(t *time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: *t, Valid: true}
 }
 
-type nullBool bool
-
-// ScanBool implements pgtype.BoolScanner.
-func (f *nullBool) ScanBool(v pgtype.Bool) error {
-	*f = nullBool(v.Bool)
-	return nil
-}
-
-// scanRow is r.Scan for rows that are read often. pgx makes a plan for each column of each row, which is half of what
-// GET /user allocates. scanRow reads values in the usual form itself and leaves the others to pgx.
+// scanRow reads a row into targets, which are pointers to fields; null is the zero value. pgx makes a plan for each
+// column of each row, which is half of what GET /user allocates. scanRow reads values in the usual form itself and
+// leaves the others to pgx.
 func scanRow(r pgx.Rows, targets []any) error {
 	fields, values := r.FieldDescriptions(), r.RawValues()
 	if len(targets) != len(values) {
@@ -130,14 +92,38 @@ func scanRow(r pgx.Rows, targets []any) error {
 	}
 	types := r.Conn().TypeMap()
 	for i, t := range targets {
-		f := &fields[i]
-		if scanUsual(t, f.DataTypeOID, f.Format, values[i]) {
+		f, v := &fields[i], values[i]
+		if scanUsual(t, f.DataTypeOID, f.Format, v) {
 			continue
 		}
-		if err := types.Scan(f.DataTypeOID, f.Format, values[i], t); err != nil {
+		if v == nil {
+			reflect.ValueOf(t).Elem().SetZero()
+			continue
+		}
+		switch to := t.(type) {
+		case *time.Time:
+			t = (*utcTime)(to)
+		case *uuid.UUID:
+			t = (*[16]byte)(to)
+		}
+		if err := types.Scan(f.DataTypeOID, f.Format, v, t); err != nil {
 			return pgx.ScanArgError{ColumnIndex: i, FieldName: f.Name, Err: err}
 		}
 	}
+	return nil
+}
+
+// rowInto returns a function that reads a row into targets.
+func rowInto(targets ...any) func(pgx.Rows) error {
+	return func(r pgx.Rows) error { return scanRow(r, targets) }
+}
+
+// utcTime scans a time in UTC; infinity is the zero time.
+type utcTime time.Time
+
+// ScanTimestamptz implements pgtype.TimestamptzScanner.
+func (a *utcTime) ScanTimestamptz(v pgtype.Timestamptz) error {
+	*a = utcTime(v.Time.UTC())
 	return nil
 }
 
@@ -146,43 +132,40 @@ func scanRow(r pgx.Rows, targets []any) error {
 func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	inBinary := format == pgtype.BinaryFormatCode
 	switch to := to.(type) {
-	case *nullTime:
-		return oid == pgtype.TimestamptzOID && inBinary && to.scanBinary(v)
-	case *nullUUID:
+	case *time.Time:
+		return oid == pgtype.TimestamptzOID && inBinary && scanTime(to, v)
+	case *uuid.UUID:
 		if oid != pgtype.UUIDOID || !inBinary || v != nil && len(v) != len(to) {
 			return false
 		}
-		*to = nullUUID{}
+		*to = uuid.Nil
 		copy(to[:], v)
 	case *factorList:
 		return isText(oid) && len(v) == 0 // most users have none
-	case *nullText:
+	case *string:
 		if !isText(oid) {
 			return false
 		}
-		*to = nullText(v)
-	case *string:
-		if !isText(oid) || v == nil {
-			return false
-		}
 		*to = string(v)
-	case *nullBytes:
+	case *json.RawMessage:
+		return scanUsual((*[]byte)(to), oid, format, v)
+	case *[]byte:
 		if !(oid == pgtype.ByteaOID && inBinary) && !(oid == pgtype.JSONBOID && !inBinary) {
 			return false
 		}
-		*to = append(nullBytes(nil), v...)
+		*to = append([]byte(nil), v...)
 	case *bool:
 		if oid != pgtype.BoolOID || !inBinary || len(v) != 1 {
 			return false
 		}
 		*to = v[0] == 1
-	case *nullUint:
+	case *uint64:
 		n, ok := integer(oid, inBinary, v)
-		*to = nullUint(n)
-		return ok
-	case *nullInt:
+		*to = uint64(n)
+		return ok && n >= 0
+	case *int:
 		n, ok := integer(oid, inBinary, v)
-		*to = nullInt(n)
+		*to = int(n)
 		return ok
 	default:
 		return false
@@ -207,10 +190,10 @@ func integer(oid uint32, inBinary bool, v []byte) (int64, bool) {
 // isText reports whether a type has the same bytes in both formats.
 func isText(oid uint32) bool { return oid == pgtype.TextOID || oid == pgtype.VarcharOID }
 
-// scanBinary reads the binary form: microseconds since 2000. Infinite times are left to pgx.
-func (a *nullTime) scanBinary(v []byte) bool {
+// scanTime reads the binary form: microseconds since 2000. Infinite times are left to pgx.
+func scanTime(to *time.Time, v []byte) bool {
 	if v == nil {
-		*a = nullTime{}
+		*to = time.Time{}
 		return true
 	}
 	if len(v) != 8 {
@@ -221,6 +204,6 @@ func (a *nullTime) scanBinary(v []byte) bool {
 		return false
 	}
 	const year2000 = 946684800 // as Unix time
-	*a = nullTime(time.Unix(year2000+micros/1e6, micros%1e6*1e3).UTC())
+	*to = time.Unix(year2000+micros/1e6, micros%1e6*1e3).UTC()
 	return true
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Session is one sign-in.
@@ -36,12 +35,8 @@ const sessionColumns = `
     s.not_after, s.ended_at, s.ended_reason`
 
 func sessionTargets(s *Session) []any {
-	return []any{
-		(*nullUUID)(&s.ID), (*nullUUID)(&s.UserID), (*nullTime)(&s.CreatedAt), (*nullUint)(&s.Counter),
-		(*nullTime)(&s.RefreshedAt), (*nullText)(&s.UserAgent), (*nullText)(&s.IP),
-		(*nullInt)(&s.AAL), (*nullBytes)(&s.AMR), (*nullText)(&s.Tag), (*nullUUID)(&s.FactorID),
-		(*nullTime)(&s.NotAfter), (*nullTime)(&s.EndedAt), (*nullText)(&s.EndedReason),
-	}
+	return []any{&s.ID, &s.UserID, &s.CreatedAt, &s.Counter, &s.RefreshedAt, &s.UserAgent, &s.IP, &s.AAL, &s.AMR,
+		&s.Tag, &s.FactorID, &s.NotAfter, &s.EndedAt, &s.EndedReason}
 }
 
 // NewSession is a sign-in.
@@ -171,10 +166,7 @@ with ended as (
     update {sessions} set ended_at = $3, ended_reason = $4
     where id = $1 and user_id = $2 and (ended_at is null or ended_reason = 'logout_tokens')
     returning id
-), noted as (
-    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select $3, $5::smallint, $6::uuid, $7::text, $8::uuid, $9::text, $10::jsonb from ended
-)
+), ` + noted("$3", 5, "ended") + `
 select id from {sessions} where id = $1 and user_id = $2`)
 
 // EndSession ends a session. ErrNotFound: the user has no such session. Ending an ended session is not an error.
@@ -191,8 +183,7 @@ where s.id = $1 and s.user_id = $2`)
 // Session reads one session of a user; dst has a Nil ID if the user has no such session. A caller that has locked the
 // user sees whether and why the session ended, except by a concurrent sign-out, which does not lock the user.
 func (b *Batch) Session(dst *Session, user, session uuid.UUID) {
-	*dst = Session{}
-	b.rows("session", dst, func(r pgx.Rows) error { return r.Scan(sessionTargets(dst)...) }, selectSession, session, user)
+	b.row("session", dst, sessionTargets(dst), selectSession, session, user)
 }
 
 var selectRefreshing = define(`

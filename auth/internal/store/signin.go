@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // CredentialsFor says whose password is to be checked: Email or Phone.
@@ -36,8 +35,7 @@ type Tried struct {
 }
 
 func triedTargets(t *Tried) []any {
-	return []any{(*nullFloat)(&t.Tries.Tokens), (*nullTime)(&t.Tries.At), &t.PlaceKnown,
-		(*nullFloat)(&t.PlaceTries.Tokens), (*nullTime)(&t.PlaceTries.At)}
+	return []any{&t.Tries.Tokens, &t.Tries.At, &t.PlaceKnown, &t.PlaceTries.Tokens, &t.PlaceTries.At}
 }
 
 var selectTried = define(`
@@ -46,8 +44,7 @@ from (select) here left join {limits} l on l.key = $2 left join {limits} lp on l
 
 // Tried reads the levels of the bucket tries and of a place's bucket.
 func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
-	b.rows("tried", dst, func(r pgx.Rows) error { return r.Scan(triedTargets(dst)...) },
-		selectTried, user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
+	b.row("tried", dst, triedTargets(dst), selectTried, user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
 }
 
 // It returns one row, by the same work, whether or not the address is known. A pending sign-up counts only while
@@ -71,25 +68,11 @@ left join {limits} lp on lp.key = $8`)
 // Credentials reads the credentials in one statement.
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
-	targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
-	err := db.queryRow(ctx, "credentials", append(targets, triedTargets(&c.Tried)...), selectCredentials,
+	targets := slices.Concat(userTargets(&c.User), []any{&c.PendingHash}, triedTargets(&c.Tried))
+	err := db.queryRow(ctx, "credentials", targets, selectCredentials,
 		f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since,
 		bytesOrNull(f.Place.Tries.Key))
 	return c, err
-}
-
-// nullable returns userTargets that accept a row of nulls.
-func nullable(u *User) []any {
-	targets := userTargets(u)
-	for i, t := range targets {
-		switch t := t.(type) {
-		case *string:
-			targets[i] = (*nullText)(t)
-		case *bool:
-			targets[i] = (*nullBool)(t)
-		}
-	}
-	return targets
 }
 
 // OpenSession is a sign-in whose password was right.
@@ -105,19 +88,12 @@ type OpenSession struct {
 	Audit Audit
 }
 
-// bucketHoldsTry returns the SQL for whether the bucket in a row l of {limits} holds a try; size, rate and now are
-// parameters. The tolerance is only for rounding.
-func bucketHoldsTry(size, rate, now string) string {
-	return "least(" + size + "::float8, l.tokens + greatest(0, extract(epoch from " +
-		now + "::timestamptz - l.at)::float8) * " + rate + "::float8) >= 1 - 1e-9"
-}
-
 // The conditions of the look-up are tested again, since time has passed while a hash was computed. The statement always
 // returns a row, which says whether the bucket held a try.
 var openSession = define(`
 with bucket as (
     select $20::bytea is null or not exists (
-        select from {limits} l where l.key = $20 and not ` + bucketHoldsTry("$21", "$22", "$3") + `) as holds
+        select from {limits} l where l.key = $20 and not ` + bucket{size: "$21", rate: "$22", now: "$3"}.holdsTry() + `) as holds
 ), person as (
     update {users} u set
         last_sign_in_at = $3, updated_at = $3,
@@ -130,10 +106,7 @@ with bucket as (
     insert into {sessions} (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, aal, amr, tag, not_after)
     select $1, id, $3, $4, $3, $5, $6, $7, $8, $9, $10 from person
     returning id
-), ` + rememberPlace("person", "$2", "$23", "$3") + `, noted as (
-    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select $13::timestamptz, $14::smallint, $15::uuid, $16::text, $17::uuid, $18::text, $19::jsonb from person
-)
+), ` + rememberPlace("person", "$2", "$23", "$3") + `, ` + noted("$13", 14, "person") + `
 select bucket.holds, ` + userColumns + `,` + identityColumns + `,` + factorsOf("$2") + `
 from bucket left join person u on true left join {identities} i on i.user_id = u.id`)
 
@@ -145,7 +118,7 @@ func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var holds bool
 	err := again(ctx, func() error {
 		u = User{}
-		return db.query(ctx, "open session", openedInto(&u, &holds), openSession, o.args()...)
+		return db.query(ctx, "open session", userInto(&u, []any{&holds}), openSession, o.args()...)
 	})
 	return u, o.result(&u, holds, err)
 }
@@ -155,24 +128,9 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
 	b := t.Batch()
-	b.rows("open session", &u, openedInto(&u, &holds), openSession, o.args()...)
+	b.rows("open session", &u, userInto(&u, []any{&holds}), openSession, o.args()...)
 	err := b.Send(ctx)
 	return u, o.result(&u, holds, err)
-}
-
-// openedInto reads the first columns into first, then a user with identities and factors, or a row of nulls.
-func openedInto(u *User, first ...any) func(pgx.Rows) error {
-	return func(r pgx.Rows) error {
-		var i Identity
-		targets := slices.Concat(first, nullable(u), identityTargets(&i), []any{(*factorList)(&u.Factors)})
-		if err := r.Scan(targets...); err != nil {
-			return err
-		}
-		if i.ID != uuid.Nil {
-			u.Identities = append(u.Identities, i)
-		}
-		return nil
-	}
 }
 
 func (o OpenSession) result(u *User, holds bool, err error) error {
@@ -201,24 +159,10 @@ type FailedPassword struct {
 	Note  Limit
 }
 
-// If the bucket Note is empty, no audit row is written, which is not an error. A bucket that is already empty is not
-// written: it refills as if no try had been made.
+// If the bucket Note is empty, no audit row is written, which is not an error.
 var failPassword = define(`
-with taken as (
-    insert into {limits} as l (key, tokens, at, full_at)
-    values ($1, $2::float8 - 1, $4::timestamptz, $4::timestamptz + $5::float8 * interval '1 second')
-    on conflict (key) do update set
-        tokens = greatest(0, least($2::float8, l.tokens + greatest(0, extract(epoch from $4::timestamptz - l.at)::float8) * $3::float8) - 1),
-        at = greatest(l.at, $4), full_at = greatest(l.full_at, $4::timestamptz + $5::float8 * interval '1 second')
-    where ` + bucketHoldsTry("$2", "$3", "$4") + `
-    returning 1
-), marked as (
-    insert into {limits} as l (key, tokens, at, full_at)
-    select $6::bytea, 0, $4::timestamptz, $4::timestamptz + $7::float8 * interval '1 second' from taken
-    on conflict (key) do update set at = $4, full_at = excluded.full_at
-    where l.full_at <= $4
-    returning 1
-), ` + noteIfRoom(param(8)) + `
+with ` + takeFrom("$1::bytea", "", bucket{"$2", "$3", "$5", "$4"}) + `, ` + markPause("$6", "$7", "$4", "from taken") + `,
+` + noteIfRoom(8) + `
 select exists (select from taken), ` + roomColumns)
 
 // FailedPassword takes a try for a wrong password and records it, in one statement. LimitError: no try was left, so the
@@ -237,17 +181,8 @@ func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 var refusePassword = define(`
 with bucket as (
     select where $1::bytea is null or not exists (
-        select from {limits} l where l.key = $1 and not ` + bucketHoldsTry("$2", "$3", "$4") + `)
-), marked as (
-    insert into {limits} as l (key, tokens, at, full_at)
-    select $5::bytea, 0, $4::timestamptz, $4::timestamptz + $6::float8 * interval '1 second' from bucket
-    on conflict (key) do update set at = $4, full_at = excluded.full_at
-    where l.full_at <= $4
-    returning 1
-), noted as (
-    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select $7::timestamptz, $8::smallint, $9::uuid, $10::text, $11::uuid, $12::text, $13::jsonb from marked
-)
+        select from {limits} l where l.key = $1 and not ` + bucket{size: "$2", rate: "$3", now: "$4"}.holdsTry() + `)
+), ` + markPause("$5", "$6", "$4", "from bucket") + `, ` + noted("$7", 8, "marked") + `
 select from bucket`)
 
 // RefusedPassword records a right password whose owner may not sign in, in one statement, which takes no try.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Scope is which sessions a sign-out ends.
@@ -60,8 +59,7 @@ func (b *Batch) SignOut(done *bool, o SignOut) {
 	if o.Scope != ScopeLocal {
 		b.exec("lock", lockAndVoidBy, o.User, uuidOrNull(o.Session), o.Now)
 	}
-	b.rows("sign out", done, func(r pgx.Rows) error { return r.Scan(done) },
-		signOut, o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
+	b.row("sign out", done, []any{done}, signOut, o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
 }
 
 // SignOut is Batch.SignOut in one round trip.

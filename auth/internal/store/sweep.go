@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"hash/fnv"
 	"time"
 
 	"github.com/google/uuid"
@@ -153,12 +152,10 @@ func (db *DB) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 }
 
 func (db *DB) sweepStep(ctx context.Context, s Sweep) (out Swept, err error) {
-	h := fnv.New64a()
-	h.Write([]byte("gatehouse auth sweep " + db.ns))
 	err = db.InTx(ctx, func(t *Tx) error {
 		out = Swept{Behind: s.Behind}
 		var mine bool
-		if err := t.tx.QueryRow(ctx, db.sql[trySweepLock], int64(h.Sum64())).Scan(&mine); err != nil {
+		if err := t.queryRow(ctx, []any{&mine}, trySweepLock, db.lockKey("sweep")); err != nil {
 			return err
 		}
 		if !mine {
@@ -180,7 +177,7 @@ func (db *DB) sweepStep(ctx context.Context, s Sweep) (out Swept, err error) {
 func (db *DB) sweepOneByOne(ctx context.Context, s Sweep, out *Swept) error {
 	var list []AnonymousUser
 	err := db.query(ctx, "abandoned users", appendTo(&list, func(u *AnonymousUser) []any {
-		return []any{(*nullUUID)(&u.ID), (*nullTime)(&u.CreatedAt)}
+		return []any{&u.ID, &u.CreatedAt}
 	}), selectAbandoned, s.Anonymous, s.Batch, s.AnonymousSince, s.Behind.CreatedAt, s.Behind.ID)
 	if err != nil {
 		return err
@@ -233,9 +230,8 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 func (t *Tx) sweepSessions(ctx context.Context, s Sweep, out *Swept) error {
 	var seen, gone int64
 	var last uuid.UUID
-	err := t.tx.QueryRow(ctx, t.db.sql[sweepSessions], s.Cursor, s.Batch, timeOrNull(s.EndedBefore),
-		timeOrNull(s.CreatedBefore), timeOrNull(s.ActiveBefore)).
-		Scan(&seen, &gone, (*nullUUID)(&last))
+	err := t.queryRow(ctx, []any{&seen, &gone, &last}, sweepSessions, s.Cursor, s.Batch, timeOrNull(s.EndedBefore),
+		timeOrNull(s.CreatedBefore), timeOrNull(s.ActiveBefore))
 	if out.Removed += gone; seen == int64(s.Batch) {
 		out.Cursor = last
 	}

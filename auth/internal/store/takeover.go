@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,8 +41,8 @@ order by state = 'open' desc, started_at desc`)
 // Moves reads the takeovers, or the mirrors; an open one comes first.
 func (db *DB) Moves(ctx context.Context, kind string) (list []Move, err error) {
 	err = db.query(ctx, "moves", appendTo(&list, func(m *Move) []any {
-		return []any{(*nullUUID)(&m.ID), (*nullUUID)(&m.Owner), &m.Source, &m.Mark, &m.Closed, &m.Floor, &m.PassFloor,
-			(*nullBytes)(&m.Steps), (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt)}
+		return []any{&m.ID, &m.Owner, &m.Source, &m.Mark, &m.Closed, &m.Floor, &m.PassFloor, &m.Steps, &m.StartedAt,
+			&m.ClosedAt}
 	}), selectMoves, kind)
 	return list, err
 }
@@ -106,15 +105,26 @@ func (db *DB) Carry(ctx context.Context, m *Move, f func(*Carrier) error) error 
 			if err := f(&Carrier{t}); err != nil {
 				return err
 			}
-			_, err = t.exec(ctx, saveMove, m.ID, m.Owner, []byte(m.Steps), m.Floor, m.PassFloor)
+			err = t.run(ctx, saveMove, m.ID, m.Owner, []byte(m.Steps), m.Floor, m.PassFloor)
 			return err
 		})
 	})
 }
 
+// queryRow is DB.queryRow within the transaction, without repetition.
+func (t *Tx) queryRow(ctx context.Context, targets []any, s statement, args ...any) error {
+	rows, err := t.tx.Query(ctx, t.db.sql[s], encodeUUIDs(args)...)
+	return oneRow(rows, err, targets)
+}
+
 func (t *Tx) exec(ctx context.Context, s statement, args ...any) (int64, error) {
 	tag, err := t.tx.Exec(ctx, t.db.sql[s], encodeUUIDs(args)...)
 	return tag.RowsAffected(), err
+}
+
+func (t *Tx) run(ctx context.Context, s statement, args ...any) error {
+	_, err := t.exec(ctx, s, args...)
+	return err
 }
 
 var closeMove = define(`
@@ -175,19 +185,30 @@ const (
 	CarriedPasskeys
 )
 
-var selectCarriedIDs = [...]statement{
-	define(`select id, id from {users} order by id`),
-	define(`select id, user_id from {identities} order by id`),
-	define(`select id, user_id from {factors} order by id`),
-	define(`select id, user_id from {sessions} order by id`),
-	define(`select id, user_id from {webauthn_credentials} where factor_id is null order by id`),
+// carriedRows has, by CarriedTable, the rows with their ids and the ids of their users.
+var carriedRows = [...]string{
+	"id, id from {users}",
+	"id, user_id from {identities}",
+	"id, user_id from {factors}",
+	"id, user_id from {sessions}",
+	"id, user_id from {webauthn_credentials} where factor_id is null",
 }
+
+// forCarried defines a statement for each CarriedTable, whose rows follow the word from at the end of the first part.
+func forCarried(first, rest string) (list [len(carriedRows)]statement) {
+	for i, rows := range carriedRows {
+		list[i] = define(first + " (select " + rows + ") r (id, owner)" + rest)
+	}
+	return list
+}
+
+var selectCarriedIDs = forCarried(`select id, owner from`, ` order by id`)
 
 // CarriedIDs reads the id and the user's id of all rows of a table, in order.
 func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, user uuid.UUID) error) error {
 	return db.readOnly(ctx, selectCarriedIDs[table], func(r pgx.Rows) error {
 		var id, user uuid.UUID
-		if err := r.Scan((*nullUUID)(&id), (*nullUUID)(&user)); err != nil {
+		if err := scanRow(r, []any{&id, &user}); err != nil {
 			return err
 		}
 		return each(id, user)
@@ -198,34 +219,26 @@ func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, 
 // differs for equal ids; for different ids it is practically never equal.
 const SumOfIDs = `coalesce(sum(uuid_hash_extended(id, 0))::text || ' ' || sum(uuid_hash_extended(id, 1))::text, '')`
 
-var groupCarried = [...]statement{
-	define(groupIDs("users")), define(groupIDs("identities")), define(groupIDs("factors")),
-	define(groupIDs("sessions")), define(groupIDs("webauthn_credentials") + " where factor_id is null"),
-}
-
-func groupIDs(table string) string { return "select count(*), " + SumOfIDs + " from {" + table + "}" }
+var groupCarried = forCarried("select count(*), "+SumOfIDs+" from", "")
 
 // CarriedGroup counts the rows of a table and sums up their ids with SumOfIDs.
 func (db *DB) CarriedGroup(ctx context.Context, table CarriedTable) (rows int64, sum string, err error) {
-	err = db.readOnly(ctx, groupCarried[table], func(r pgx.Rows) error { return r.Scan(&rows, &sum) })
+	err = db.readOnly(ctx, groupCarried[table], rowInto(&rows, &sum))
 	return rows, sum, err
 }
 
-var sampleCarried = [...]statement{
-	CarriedUsers:    define(`select id from {users} order by random() limit $1`),
-	CarriedSessions: define(`select id from {sessions} order by random() limit $1`),
-}
+var sampleCarried = forCarried(`select id from`, ` order by random() limit $1`)
 
-// SampleCarried returns the ids of some rows of a table, users or sessions.
+// SampleCarried returns the ids of some rows of a table.
 func (db *DB) SampleCarried(ctx context.Context, table CarriedTable, rows int) (list []uuid.UUID, err error) {
 	err = db.readOnly(ctx, sampleCarried[table],
-		appendTo(&list, func(id *uuid.UUID) []any { return []any{(*nullUUID)(id)} }), rows)
+		appendTo(&list, func(id *uuid.UUID) []any { return []any{id} }), rows)
 	return list, err
 }
 
 // CountUsers is DB.CountUsers within the transaction.
 func (c *Carrier) CountUsers(ctx context.Context) (n int64, err error) {
-	err = c.t.tx.QueryRow(ctx, c.t.db.sql[countCarried]).Scan(&n)
+	err = c.t.queryRow(ctx, []any{&n}, countCarried)
 	return n, err
 }
 
@@ -248,8 +261,7 @@ update {users} set email = '', phone = '' where id = any($1) and (email <> '' or
 // BlankUsers removes users' addresses, which other users may have now. The addresses are set again when the users are
 // written.
 func (c *Carrier) BlankUsers(ctx context.Context, ids []uuid.UUID) error {
-	_, err := c.t.exec(ctx, blankUsers, ids)
-	return err
+	return c.t.run(ctx, blankUsers, ids)
 }
 
 var detachFactors = define(`
@@ -258,15 +270,14 @@ where s.factor_id is not null and not exists (select from {factors} f where f.id
 
 // DetachFactors removes from sessions the factors that no longer exist.
 func (c *Carrier) DetachFactors(ctx context.Context) error {
-	_, err := c.t.exec(ctx, detachFactors)
-	return err
+	return c.t.run(ctx, detachFactors)
 }
 
 var countCarried = define(`select count(*) from {users}`)
 
 // CountUsers counts the users.
 func (db *DB) CountUsers(ctx context.Context) (n int64, err error) {
-	err = db.readOnly(ctx, countCarried, func(r pgx.Rows) error { return r.Scan(&n) })
+	err = db.readOnly(ctx, countCarried, rowInto(&n))
 	return n, err
 }
 
@@ -286,7 +297,7 @@ func (db *DB) AnalyzeCarried(ctx context.Context) error {
 }
 
 var selectCarriedUsers = define(`
-select ` + userColumns + `,` + identityColumns + `, null::text
+select ` + userColumns + `,` + identityColumns + `
 from {users} u left join {identities} i on i.user_id = u.id
 where u.id = any($1) order by u.id`)
 
@@ -296,8 +307,7 @@ func (db *DB) CarriedUsers(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]
 	err := db.readOnly(ctx, selectCarriedUsers, func(r pgx.Rows) error {
 		u := new(User)
 		var i Identity
-		if err := r.Scan(append(append(userTargets(u), identityTargets(&i)...),
-			(*factorList)(&u.Factors))...); err != nil {
+		if err := scanRow(r, append(userTargets(u), identityTargets(&i)...)); err != nil {
 			return err
 		}
 		if found[u.ID] == nil {
@@ -316,19 +326,41 @@ type CarriedFactor struct {
 	Factor
 	UserID uuid.UUID
 	Secret []byte
-	// Credential is the credential of a security key; CarriedFactors does not read it.
-	Credential *CarriedCredential
+	// Credential is the credential of a security key.
+	Credential *Credential
+}
+
+const carriedFactorColumns = factorColumns + `, f.user_id, f.secret`
+
+func carriedFactorTargets(f *CarriedFactor) []any {
+	return append(factorTargets(&f.Factor), &f.UserID, &f.Secret)
 }
 
 var selectCarriedFactors = define(`
-select ` + factorColumns + `, f.user_id, f.secret from {factors} f where f.user_id = any($1) order by f.user_id, f.created_at, f.id`)
+select ` + carriedFactorColumns + ` from {factors} f where f.user_id = any($1) order by f.user_id, f.created_at, f.id`)
 
-// CarriedFactors reads the factors of users.
-func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (list []CarriedFactor, err error) {
-	err = db.readOnly(ctx, selectCarriedFactors, appendTo(&list, func(f *CarriedFactor) []any {
-		return append(factorTargets(&f.Factor), (*nullUUID)(&f.UserID), (*nullBytes)(&f.Secret))
-	}), users)
-	return list, err
+var selectCarriedCredentials = define(`
+select ` + credentialColumns + ` from {webauthn_credentials} c where c.user_id = any($1)`)
+
+// CarriedFactors reads the factors of users, and the credentials of their passkeys and security keys. A security key's
+// credential has the id of its factor.
+func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (factors map[uuid.UUID]CarriedFactor,
+	credentials map[uuid.UUID]*Credential, err error) {
+	var list []Credential
+	var found []CarriedFactor
+	err = db.readOnly(ctx, selectCarriedCredentials, appendTo(&list, credentialTargets), users)
+	if err == nil {
+		err = db.readOnly(ctx, selectCarriedFactors, appendTo(&found, carriedFactorTargets), users)
+	}
+	factors, credentials = map[uuid.UUID]CarriedFactor{}, map[uuid.UUID]*Credential{}
+	for i := range list {
+		credentials[list[i].ID] = &list[i]
+	}
+	for _, f := range found {
+		f.Credential = credentials[f.ID]
+		factors[f.ID] = f
+	}
+	return factors, credentials, err
 }
 
 // CarriedSession is a session of the other service. The session's refresh token there stands for the first refresh
@@ -350,24 +382,10 @@ func (db *DB) CarriedSessions(ctx context.Context, ids []uuid.UUID) (map[uuid.UU
 	err := db.readOnly(ctx, selectCarriedSessions, func(r pgx.Rows) error {
 		var s CarriedSession
 		var hash []byte
-		err := r.Scan(append(sessionTargets(&s.Session), (*nullBytes)(&hash), (*nullBytes)(&s.TokenMAC))...)
+		err := scanRow(r, append(sessionTargets(&s.Session), &hash, &s.TokenMAC))
 		copy(s.SecretHash[:], hash)
 		found[s.ID] = s
 		return err
 	}, ids)
 	return found, err
-}
-
-// SameJSON reports whether two texts of jsonb columns mean the same.
-func SameJSON(a, b []byte) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	var x, y any
-	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
-		return false
-	}
-	p, err := json.Marshal(x)
-	q, err2 := json.Marshal(y)
-	return err == nil && err2 == nil && bytes.Equal(p, q)
 }

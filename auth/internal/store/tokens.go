@@ -3,10 +3,11 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Kind is what a one-time token was sent for; the token can be redeemed for nothing else.
@@ -65,9 +66,8 @@ const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_
 const isSignUp = `t.kind = 'signup' and (t.password_hash <> '' or t.user_metadata is not null or t.identity_id is not null)`
 
 func tokenTargets(t *Token) []any {
-	return []any{(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address),
-		(*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash), (*nullBytes)(&t.UserMetadata),
-		(*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt), (*nullBool)(&t.Contested)}
+	return []any{&t.ID, &t.User, &t.Kind, &t.Address, &t.Flow, &t.Identity, &t.PasswordHash, &t.UserMetadata,
+		&t.CreatedAt, &t.ExpiresAt, &t.Contested}
 }
 
 // Different sign-ups of one address contest each other: the older tokens are marked, and so is the new one.
@@ -135,8 +135,7 @@ limit 1`)
 
 // PendingSignUp reads the newest pending sign-up of a user that has a password, data or an identity, expired or not.
 func (b *Batch) PendingSignUp(dst *Token, user uuid.UUID) {
-	*dst = Token{}
-	b.rows("pending sign-up", dst, func(r pgx.Rows) error { return r.Scan(tokenTargets(dst)...) }, selectPendingSignUp, user)
+	b.row("pending sign-up", dst, tokenTargets(dst), selectPendingSignUp, user)
 }
 
 // Digits are typed digits: their MACs for each kind of token that they may belong to, under each key in force.
@@ -158,23 +157,12 @@ type Digits struct {
 // try. A right guess gives the try back. Parameters from first on: key, size, rate, refill, the place's MAC, since,
 // key.
 func takeTry(known, now string, first int) string {
-	p := param(first)
+	p := func(i int) string { return numberFrom(first, fmt.Sprintf("$%d", i)) }
 	return `known as (
     select ` + known + ` as here
-), taken as (
-    insert into {limits} as l (key, tokens, at, full_at)
-    select case when here then ` + p(6) + `::bytea else ` + p(0) + `::bytea end, ` +
-		p(1) + `::float8 - 1, ` + now + `::timestamptz, ` + now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second'
-    from known where ` + p(0) + `::bytea is not null
-    on conflict (key) do update set
-        tokens = greatest(0, least(` + p(1) + `::float8, l.tokens + greatest(0, extract(epoch from ` +
-		now + `::timestamptz - l.at)::float8) * ` + p(2) + `::float8) - 1),
-        at = greatest(l.at, ` + now + `), full_at = greatest(l.full_at, ` +
-		now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second')
-    where ` + bucketHoldsTry(p(1), p(2), now) + `
-    returning 1
-), guess as (
-    select where ` + p(0) + `::bytea is null or exists (select from taken)
+), ` + takeFrom(`case when here then `+p(7)+`::bytea else `+p(1)+`::bytea end`, `from known where `+p(1)+`::bytea is not null`,
+		bucket{p(2), p(3), p(4), now}) + `, guess as (
+    select where ` + p(1) + `::bytea is null or exists (select from taken)
 )`
 }
 
@@ -236,7 +224,7 @@ func (t *Tx) guess(ctx context.Context, s statement, tries Limit, place Place, a
 	var token Token
 	var here, had bool
 	targets := append([]any{&here, &had}, tokenTargets(&token)...)
-	err := t.tx.QueryRow(ctx, t.db.sql[s], encodeUUIDs(args)...).Scan(targets...)
+	err := t.queryRow(ctx, targets, s, args...)
 	if here && tries.Key != nil {
 		tries.Key = place.Tries.Key
 	}
@@ -264,7 +252,7 @@ returning ` + tokenColumns)
 // kinds; ErrNotFound otherwise.
 func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (Token, error) {
 	var token Token
-	err := t.tx.QueryRow(ctx, t.db.sql[redeemLink], hash, kindArray(kinds), now).Scan(tokenTargets(&token)...)
+	err := t.queryRow(ctx, tokenTargets(&token), redeemLink, hash, kindArray(kinds), now)
 	return token, t.db.wrapError("redeem token", err)
 }
 
@@ -275,7 +263,7 @@ select exists (
 and not exists (
     select from {limits} l
     where l.key = case when ` + ownerKnows("$1", "$2", "$9", "$10") + ` then $11::bytea else $6::bytea end
-      and not ` + bucketHoldsTry("$7", "$8", "$5") + `)`)
+      and not ` + bucket{size: "$7", rate: "$8", now: "$5"}.holdsTry() + `)`)
 
 // DigitsWait reports whether RedeemDigits would find a token, and counts nothing. It reports false if there is no try
 // left.
@@ -339,8 +327,7 @@ type Pending struct {
 // block another user's change. Expired tokens count until they are swept.
 var selectPending = define(`
 select ` + userColumns + `,
-    ` + tokenColumns + `,
-    f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at
+    ` + tokenColumns + `,` + flowColumns + `
 from {users} u
 left join lateral (
     select * from {one_time_tokens} t where t.user_id = u.id and t.kind = any($3)
@@ -361,15 +348,8 @@ where u.deleted_at is null and u.id = coalesce(
 
 // Pending reads what waits for the proof of an address, among tokens of these kinds.
 func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
-	*dst = Pending{Place: dst.Place}
-	b.rows("pending", dst, func(r pgx.Rows) error {
-		f := &dst.Flow
-		targets := append(append(userTargets(&dst.User), tokenTargets(&dst.Token)...),
-			(*nullUUID)(&f.ID), (*nullUUID)(&f.User), (*nullText)(&f.Method), (*nullText)(&f.Challenge),
-			(*nullText)(&f.ChallengeMethod), (*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt),
-			(*nullTime)(&f.ExpiresAt))
-		return r.Scan(targets...)
-	}, selectPending, aud, address, kindArray(kinds), bytesOrNull(dst.Place))
+	targets := slices.Concat(userTargets(&dst.User), tokenTargets(&dst.Token), flowTargets(&dst.Flow))
+	b.row("pending", dst, targets, selectPending, aud, address, kindArray(kinds), bytesOrNull(dst.Place))
 }
 
 // Known reports whether a user was found.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // UsersFilter chooses a page of the users of one audience, including soft-deleted users.
@@ -39,19 +38,17 @@ where u.aud = $1
   and ($5 = '' or u.phone = $5 and u.phone <> '')
   and ($6::uuid is null or u.id = $6)`
 
-var selectUsersNewest = define(`
-select ` + userColumns + `
-from {users} u` + usersWhere + `
-  and ($7::timestamptz is null or (u.created_at, u.id) < ($7, $8::uuid))
-order by u.created_at desc, u.id desc
-offset $9 limit $10`)
+var selectUsersNewest, selectUsersOldest = define(selectUsers("<", "desc")), define(selectUsers(">", "asc"))
 
-var selectUsersOldest = define(`
+// selectUsers returns the statement for a page of users who come behind the cursor in an order.
+func selectUsers(behind, order string) string {
+	return `
 select ` + userColumns + `
 from {users} u` + usersWhere + `
-  and ($7::timestamptz is null or (u.created_at, u.id) > ($7, $8::uuid))
-order by u.created_at, u.id
-offset $9 limit $10`)
+  and ($7::timestamptz is null or (u.created_at, u.id) ` + behind + ` ($7, $8::uuid))
+order by u.created_at ` + order + `, u.id ` + order + `
+offset $9 limit $10`
+}
 
 var countUsers = define(`
 select count(*) from {users} u` + usersWhere)
@@ -67,7 +64,7 @@ func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int,
 	b.rows("users", &page, appendTo(&page, userTargets), order,
 		append(where, timeOrNull(f.After.CreatedAt), uuidOrNull(f.After.ID), f.Offset, f.Limit)...)
 	if f.Count {
-		b.rows("count users", &total, func(r pgx.Rows) error { return r.Scan(&total) }, countUsers, where...)
+		b.row("count users", &total, []any{&total}, countUsers, where...)
 	}
 	err = b.Send(ctx)
 	return page, total, err

@@ -42,7 +42,7 @@ type User struct {
 	PendingHash string
 }
 
-// userColumns are read in this order by userTargets.
+// userColumns are read in this order by userTargets; they are null if there is no user.
 const userColumns = `
     u.id, u.aud, u.role, u.email, u.phone, u.password_hash, u.is_anonymous, u.app_metadata, u.user_metadata,
     u.created_at, u.updated_at, u.last_sign_in_at, u.email_confirmed_at, u.phone_confirmed_at,
@@ -51,25 +51,21 @@ const userColumns = `
     u.new_email, u.new_phone, u.current_email_proven, u.new_email_proven, u.email_unproven, u.phone_unproven`
 
 func userTargets(u *User) []any {
-	return []any{
-		(*nullUUID)(&u.ID), &u.Aud, &u.Role, &u.Email, &u.Phone, &u.PasswordHash, &u.IsAnonymous,
-		(*nullBytes)(&u.AppMetadata), (*nullBytes)(&u.UserMetadata),
-		(*nullTime)(&u.CreatedAt), (*nullTime)(&u.UpdatedAt), (*nullTime)(&u.LastSignInAt),
-		(*nullTime)(&u.EmailConfirmedAt), (*nullTime)(&u.PhoneConfirmedAt),
-		(*nullTime)(&u.InvitedAt), (*nullTime)(&u.BannedUntil), (*nullTime)(&u.DeletedAt),
-		(*nullTime)(&u.ConfirmationSentAt), (*nullTime)(&u.RecoverySentAt),
-		(*nullTime)(&u.EmailChangeSentAt), (*nullTime)(&u.PhoneChangeSentAt), (*nullTime)(&u.ReauthenticationSentAt),
-		&u.NewEmail, &u.NewPhone, &u.CurrentEmailProven, &u.NewEmailProven, &u.EmailUnproven, &u.PhoneUnproven,
-	}
+	return []any{&u.ID, &u.Aud, &u.Role, &u.Email, &u.Phone, &u.PasswordHash, &u.IsAnonymous, &u.AppMetadata,
+		&u.UserMetadata, &u.CreatedAt, &u.UpdatedAt, &u.LastSignInAt, &u.EmailConfirmedAt, &u.PhoneConfirmedAt,
+		&u.InvitedAt, &u.BannedUntil, &u.DeletedAt, &u.ConfirmationSentAt, &u.RecoverySentAt, &u.EmailChangeSentAt,
+		&u.PhoneChangeSentAt, &u.ReauthenticationSentAt, &u.NewEmail, &u.NewPhone, &u.CurrentEmailProven,
+		&u.NewEmailProven, &u.EmailUnproven, &u.PhoneUnproven}
 }
 
-// userInto reads a user with identities and factors. There is a row for each identity, which repeats the user.
-func userInto(u *User) func(pgx.Rows) error {
-	*u = User{}
+// userInto reads a user with identities and factors. There is a row for each identity, which repeats the other columns:
+// before the user's, between them and the factors'.
+func userInto(u *User, before []any, between ...any) func(pgx.Rows) error {
+	var i Identity
+	factors := []any{(*factorList)(&u.Factors)}
+	targets := slices.Concat(before, userTargets(u), identityTargets(&i), between, factors)
 	return func(r pgx.Rows) error {
-		var i Identity
-		if err := r.Scan(append(append(userTargets(u), identityTargets(&i)...),
-			(*factorList)(&u.Factors))...); err != nil {
+		if err := scanRow(r, targets); err != nil {
 			return err
 		}
 		if i.ID != uuid.Nil {
@@ -84,11 +80,7 @@ const userRow = userColumns + `, (
     select t.password_hash from {one_time_tokens} t where t.user_id = u.id and ` + isSignUp + `
     order by t.created_at desc, t.id desc limit 1)`
 
-// userRowInto reads a userRow.
-func userRowInto(u *User) func(pgx.Rows) error {
-	*u = User{}
-	return func(r pgx.Rows) error { return r.Scan(append(userTargets(u), (*nullText)(&u.PendingHash))...) }
-}
+func userRowTargets(u *User) []any { return append(userTargets(u), &u.PendingHash) }
 
 // sortIdentities sorts the identities by age, the oldest first.
 func (u *User) sortIdentities() {
@@ -108,7 +100,7 @@ order by i.created_at, i.id`)
 // User reads a user with identities and factors, even if the user is soft-deleted. ErrNotFound: no such user.
 func (db *DB) User(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
-	err := db.query(ctx, "user", userInto(&u), selectUser, id)
+	err := db.query(ctx, "user", userInto(&u, nil), selectUser, id)
 	return u, orNotFound(err, u)
 }
 
@@ -120,7 +112,9 @@ func orNotFound(err error, u User) error {
 }
 
 // User reads a user with identities and factors.
-func (b *Batch) User(dst *User, id uuid.UUID) { b.rows("user", dst, userInto(dst), selectUser, id) }
+func (b *Batch) User(dst *User, id uuid.UUID) {
+	b.rows("user", dst, userInto(dst, nil), selectUser, id)
+}
 
 var lockUser = define(`
 select ` + userColumns + `,` + identityColumns + `, null::text
@@ -136,7 +130,7 @@ func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
 	if err == nil {
-		err = eachRow(rows, userInto(&u))
+		err = eachRow(rows, userInto(&u, nil))
 	}
 	return u, orNotFound(t.db.wrapError("lock user", err), u)
 }
@@ -153,24 +147,23 @@ func (b *Batch) RequirePending(user uuid.UUID, address string, now time.Time) {
 	b.exec("require a pending user", requirePending, user, address, now)
 }
 
-var selectUserByEmail = define(`
+var selectUserByEmail, selectUserByPhone = define(selectUserBy("email")), define(selectUserBy("phone"))
+
+func selectUserBy(column string) string {
+	return `
 select ` + userRow + `
 from {users} u
-where u.aud = $1 and u.email = $2 and u.email <> ''`)
+where u.aud = $1 and u.` + column + ` = $2 and u.` + column + ` <> ''`
+}
 
 // UserByEmail reads the user with an address, with PendingHash and without identities.
 func (b *Batch) UserByEmail(dst *User, aud, email string) {
-	b.rows("user by e-mail", dst, userRowInto(dst), selectUserByEmail, aud, email)
+	b.row("user by e-mail", dst, userRowTargets(dst), selectUserByEmail, aud, email)
 }
-
-var selectUserByPhone = define(`
-select ` + userRow + `
-from {users} u
-where u.aud = $1 and u.phone = $2 and u.phone <> ''`)
 
 // UserByPhone reads the user with a phone number, with PendingHash and without identities.
 func (b *Batch) UserByPhone(dst *User, aud, phone string) {
-	b.rows("user by phone", dst, userRowInto(dst), selectUserByPhone, aud, phone)
+	b.row("user by phone", dst, userRowTargets(dst), selectUserByPhone, aud, phone)
 }
 
 // A user whose identity of a provider has the address is found too, and comes first.
@@ -186,5 +179,5 @@ where u.id = coalesce(
 
 // Account reads the user that an address belongs to, by an identity or by the account itself, with PendingHash.
 func (b *Batch) Account(dst *User, aud, email string) {
-	b.rows("account", dst, userRowInto(dst), selectAccount, aud, email)
+	b.row("account", dst, userRowTargets(dst), selectAccount, aud, email)
 }

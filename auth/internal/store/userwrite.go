@@ -9,28 +9,18 @@ import (
 	"github.com/google/uuid"
 )
 
-var insertUser = define(`
-insert into {users} (
-    id, aud, role, email, phone, password_hash, is_anonymous, app_metadata, user_metadata,
-    created_at, updated_at, last_sign_in_at, email_confirmed_at, phone_confirmed_at, invited_at, banned_until,
-    confirmation_sent_at, recovery_sent_at, email_unproven, phone_unproven)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`)
+var insertUser = define(insertInto("{users}", userColumns))
 
 // InsertUser adds a user without identities. ErrEmailTaken, ErrPhoneTaken and ErrIDTaken report a concurrent sign-up.
 func (b *Batch) InsertUser(u User) {
-	b.exec("insert user", insertUser,
-		u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, objectOrEmpty(u.AppMetadata),
-		objectOrEmpty(u.UserMetadata),
-		u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt),
-		timeOrNull(u.PhoneConfirmedAt),
-		timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil), timeOrNull(u.ConfirmationSentAt),
-		timeOrNull(u.RecoverySentAt), u.EmailUnproven, u.PhoneUnproven)
+	u.AppMetadata, u.UserMetadata = objectOrEmpty(u.AppMetadata), objectOrEmpty(u.UserMetadata)
+	b.exec("insert user", insertUser, valuesOf(userTargets(&u))...)
 }
 
-// objectOrEmpty returns JSON text as an argument; {} for none.
-func objectOrEmpty(m json.RawMessage) []byte {
+// objectOrEmpty returns JSON text; {} for none.
+func objectOrEmpty(m json.RawMessage) json.RawMessage {
 	if len(m) == 0 {
-		return []byte("{}")
+		return json.RawMessage("{}")
 	}
 	return m
 }

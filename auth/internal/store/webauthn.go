@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"gatehouse/auth/internal/webauthn"
 )
@@ -25,21 +23,10 @@ const credentialColumns = `
     c.id, c.user_id, c.factor_id, c.credential_id, c.public_key, c.aaguid, c.sign_count, c.transports,
     c.backup_eligible, c.backed_up, c.bound, c.friendly_name, c.created_at, c.last_used_at`
 
-// signCount scans a counter; null is 0.
-type signCount uint32
-
-// ScanInt64 implements pgtype.Int64Scanner.
-func (n *signCount) ScanInt64(v pgtype.Int8) error {
-	*n = signCount(v.Int64)
-	return nil
-}
-
 func credentialTargets(c *Credential) []any {
 	k := &c.Key
-	return []any{(*nullUUID)(&c.ID), (*nullUUID)(&c.User), (*nullUUID)(&c.Factor), (*nullBytes)(&k.ID),
-		(*nullBytes)(&k.PublicKey), (*nullUUID)(&k.AAGUID), (*signCount)(&k.SignCount), &k.Transports,
-		(*nullBool)(&k.BackupEligible), (*nullBool)(&k.BackedUp), (*nullBool)(&c.Bound), (*nullText)(&c.FriendlyName),
-		(*nullTime)(&c.CreatedAt), (*nullTime)(&c.LastUsedAt)}
+	return []any{&c.ID, &c.User, &c.Factor, &k.ID, &k.PublicKey, (*uuid.UUID)(&k.AAGUID), &k.SignCount, &k.Transports,
+		&k.BackupEligible, &k.BackedUp, &c.Bound, &c.FriendlyName, &c.CreatedAt, &c.LastUsedAt}
 }
 
 var selectWebAuthn = define(`
@@ -50,22 +37,15 @@ order by c.created_at, c.id`)
 
 // WebAuthn reads a user's passkeys and security keys by age.
 func (b *Batch) WebAuthn(dst *[]Credential, user uuid.UUID) {
-	*dst = nil
 	b.rows("webauthn credentials", dst, appendTo(dst, credentialTargets), selectWebAuthn, user)
 }
 
-var insertWebAuthn = define(`
-insert into {webauthn_credentials} (id, user_id, factor_id, credential_id, public_key, aaguid, sign_count, transports,
-    backup_eligible, backed_up, bound, friendly_name, created_at, last_used_at)
-values ($1, $2, $3, $4, $5, nullif($6, '00000000-0000-0000-0000-000000000000'::uuid), $7, $8, $9, $10, $11, $12, $13, $14)`)
+var insertWebAuthn = define(insertInto("{webauthn_credentials}", credentialColumns))
 
 // InsertWebAuthn adds a credential. ErrCredentialExists, and nothing of the batch happens, if some user has a
 // credential with the same id or the factor already has a credential.
 func (b *Batch) InsertWebAuthn(c Credential) {
-	k := c.Key
-	b.exec("insert webauthn credential", insertWebAuthn, c.ID, c.User, uuidOrNull(c.Factor), k.ID, k.PublicKey, uuid.UUID(k.AAGUID), int64(k.SignCount),
-		append([]string{}, k.Transports...), k.BackupEligible, k.BackedUp, c.Bound, c.FriendlyName, c.CreatedAt,
-		timeOrNull(c.LastUsedAt))
+	b.exec("insert webauthn credential", insertWebAuthn, valuesOf(credentialTargets(&c))...)
 }
 
 var isWebAuthnTaken = define(`
@@ -73,7 +53,7 @@ select exists (select from {webauthn_credentials} where credential_id = $1)`)
 
 // IsWebAuthnTaken reads whether some user has a credential of that id.
 func (b *Batch) IsWebAuthnTaken(dst *bool, id []byte) {
-	b.rows("webauthn credential", dst, func(r pgx.Rows) error { return r.Scan(dst) }, isWebAuthnTaken, id)
+	b.row("webauthn credential", dst, []any{dst}, isWebAuthnTaken, id)
 }
 
 var useWebAuthn = define(`

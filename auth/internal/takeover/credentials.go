@@ -1,12 +1,9 @@
 package takeover
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"fmt"
 	"math"
-	"slices"
 
 	"github.com/google/uuid"
 
@@ -25,26 +22,28 @@ func readable(c *former.Credential) bool {
 }
 
 // credential maps a credential. The row of a security key has the id of the key's factor.
-func credential(row uuid.UUID, c *former.Credential) store.CarriedCredential {
-	return store.CarriedCredential{ID: row, CredentialID: c.ID, PublicKey: c.PublicKey, AAGUID: c.AAGUID,
-		SignCount: c.SignCount, Transports: webauthn.KnownTransports(c.Transports), BackupEligible: c.BackupEligible,
-		BackedUp: c.BackedUp}
+func credential(row, user uuid.UUID, c *former.Credential) store.Credential {
+	return store.Credential{ID: row, User: user, Key: webauthn.Credential{
+		ID: c.ID, PublicKey: c.PublicKey, AAGUID: c.AAGUID, SignCount: uint32(c.SignCount),
+		Transports:     webauthn.KnownTransports(c.Transports),
+		BackupEligible: c.BackupEligible, BackedUp: c.BackedUp,
+	}}
 }
 
 // securityKey maps the credential of a factor; nil if it cannot be read.
-func securityKey(f *former.Factor) *store.CarriedCredential {
+func securityKey(f *former.Factor) *store.Credential {
 	parsed, err := former.ParseCredential(f.Credential)
 	if err != nil || !readable(&parsed) {
 		return nil
 	}
-	c := credential(f.ID, &parsed)
-	c.UserID, c.FactorID, c.CreatedAt = f.UserID, f.ID, f.CreatedAt
+	c := credential(f.ID, f.UserID, &parsed)
+	c.Factor = f.ID
 	return &c
 }
 
-func (m *mapper) passkey(p *former.Passkey) store.CarriedCredential {
-	c := credential(p.RowID, &p.Credential)
-	c.UserID, c.FriendlyName, c.LastUsedAt = p.UserID, p.Name, p.LastUsedAt
+func (m *mapper) passkey(p *former.Passkey) store.Credential {
+	c := credential(p.RowID, p.UserID, &p.Credential)
+	c.FriendlyName, c.LastUsedAt = p.Name, p.LastUsedAt
 	c.CreatedAt = cmp.Or(p.CreatedAt, m.begun)
 	return c
 }
@@ -63,11 +62,11 @@ func (k *securityKeys) add(f *former.Factor) string {
 	case c == nil:
 		k.broken = append(k.broken, f.ID)
 		return "webauthn"
-	case k.seen[string(c.CredentialID)]:
+	case k.seen[string(c.Key.ID)]:
 		return sameCredential
 	}
 	k.good++
-	k.seen[string(c.CredentialID)] = true
+	k.seen[string(c.Key.ID)] = true
 	return ""
 }
 
@@ -109,47 +108,4 @@ func (f *findings) credentials(ctx context.Context, keys *securityKeys) error {
 		f.warn("%d security keys, and AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED is false: their owners stay at aal1", keys.good)
 	}
 	return nil
-}
-
-// differsCredential returns the first column in which two credentials differ.
-func differsCredential(want, have *store.CarriedCredential) string {
-	if want == nil || have == nil {
-		if want == have {
-			return ""
-		}
-		return "credential_id"
-	}
-	var d difference
-	d.check("user_id", want.UserID == have.UserID && want.FactorID == have.FactorID)
-	d.check("credential_id", bytes.Equal(want.CredentialID, have.CredentialID))
-	d.check("public_key", bytes.Equal(want.PublicKey, have.PublicKey))
-	d.check("aaguid", want.AAGUID == have.AAGUID)
-	d.check("sign_count", want.SignCount == have.SignCount)
-	d.check("transports", slices.Equal(want.Transports, have.Transports))
-	d.check("backup_eligible", want.BackupEligible == have.BackupEligible && want.BackedUp == have.BackedUp)
-	d.check("friendly_name", want.FriendlyName == have.FriendlyName)
-	d.time("created_at", want.CreatedAt, have.CreatedAt)
-	d.time("last_used_at", want.LastUsedAt, have.LastUsedAt)
-	return d.column
-}
-
-// comparePasskeys compares the passkeys of users with the source's.
-func (r *run) comparePasskeys(ctx context.Context, users []uuid.UUID, target []store.CarriedCredential,
-	differ differing) error {
-	byID := map[uuid.UUID]*store.CarriedCredential{}
-	for i := range target {
-		byID[target[i].ID] = &target[i]
-	}
-	t := tables[passkeyTable]
-	return r.Source.Passkeys(ctx, former.Select{Users: users}, func(p *former.Passkey) error {
-		if r.reason(t, former.Entry{ID: p.RowID, User: p.UserID, Reason: p.Reason}) != "" {
-			return nil
-		}
-		want := r.m.passkey(p)
-		if column := differsCredential(&want, byID[p.RowID]); column != "" {
-			return differ(t, p.RowID, p.UserID,
-				fmt.Errorf("user %s: column %s of passkey %s differs", p.UserID, column, p.RowID))
-		}
-		return nil
-	})
 }

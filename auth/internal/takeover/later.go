@@ -30,10 +30,8 @@ func (r *run) laterPass(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.carry(
-		ctx, "sessions", func(ctx context.Context, c *store.Carrier) error {
-			return c.DetachFactors(ctx)
-		}); err != nil {
+	detach := func(ctx context.Context, c *store.Carrier) error { return c.DetachFactors(ctx) }
+	if err := r.carry(ctx, "sessions", detach); err != nil {
 		return err
 	}
 	return r.endPass(ctx)
@@ -116,7 +114,7 @@ func (l *laterRows) rewrite(ctx context.Context) error {
 	if len(l.former) == 0 {
 		return nil
 	}
-	err := l.r.writeChanged(ctx, tables[0], l.former)
+	err := l.r.writeChanged(ctx, tables[store.CarriedUsers], l.former)
 	l.former = l.former[:0]
 	return err
 }

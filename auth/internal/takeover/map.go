@@ -225,10 +225,11 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 		if err != nil || f.Kind == string(store.FactorTOTP) && key == nil {
 			continue
 		}
+		created := cmp.Or(f.CreatedAt, m.begun)
+		verified := cmp.Or(f.UpdatedAt, created)
 		c := store.CarriedFactor{UserID: f.UserID, Factor: store.Factor{
-			ID: f.ID, Kind: store.FactorKind(f.Kind), FriendlyName: name, CreatedAt: f.CreatedAt,
-			UpdatedAt:  f.UpdatedAt,
-			VerifiedAt: f.UpdatedAt, LastChallengedAt: f.LastChallengedAt,
+			ID: f.ID, Kind: store.FactorKind(f.Kind), FriendlyName: name, CreatedAt: created, UpdatedAt: verified,
+			VerifiedAt: verified, LastChallengedAt: f.LastChallengedAt,
 		}}
 		switch c.Kind {
 		case store.FactorPhone:
@@ -237,6 +238,7 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 			if c.Credential = securityKey(f); c.Credential == nil {
 				continue
 			}
+			c.Credential.CreatedAt = created
 		default:
 			c.Secret = m.Root.Seal(secret.Factors, key, f.ID[:])
 		}

@@ -90,7 +90,12 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 			}
 			return s.add(len(u.AppMetadata) + len(u.UserMetadata) + len(u.Password) + 300)
 		})
-		b.write = func(ctx context.Context, c *store.Carrier) error { return r.writeUsers(ctx, c, list, fresh) }
+		b.write = writing(list, func(c *store.Carrier, ctx context.Context, _ []store.CarriedUser) error {
+			added, removed, err := c.Users(ctx, list, fresh)
+			r.steps.Written += added
+			r.steps.Deleted += removed
+			return err
+		})
 	case former.Identities:
 		var list []store.Identity
 		err = r.Source.Identities(ctx, w, func(i *former.Identity) error {
@@ -102,7 +107,7 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 		})
 		b.write = writing(list, (*store.Carrier).Identities)
 	case former.Passkeys:
-		var list []store.CarriedCredential
+		var list []store.Credential
 		err = r.Source.Passkeys(ctx, w, func(p *former.Passkey) error {
 			b.cursor = p.RowID
 			if p.Reason == "" && !r.duplicates[p.UserID] && r.dropped[p.RowID] == "" {
@@ -131,7 +136,7 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 				list = append(list, c)
 			}
 		}
-		b.write = writing(list, func(c *store.Carrier, ctx context.Context, _ []store.CarriedSession) (store.Written, error) {
+		b.write = writing(list, func(c *store.Carrier, ctx context.Context, _ []store.CarriedSession) error {
 			return c.Sessions(ctx, list, fresh)
 		})
 	}
@@ -185,24 +190,12 @@ func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err e
 }
 
 // writing returns a function that writes a list, unless the list is empty.
-func writing[T any](list []T, write func(*store.Carrier, context.Context, []T) (store.Written, error)) func(
+func writing[T any](list []T, write func(*store.Carrier, context.Context, []T) error) func(
 	context.Context, *store.Carrier) error {
 	return func(ctx context.Context, c *store.Carrier) error {
 		if len(list) == 0 {
 			return nil
 		}
-		_, err := write(c, ctx, list)
-		return err
+		return write(c, ctx, list)
 	}
-}
-
-// writeUsers writes users and counts them.
-func (r *run) writeUsers(ctx context.Context, c *store.Carrier, list []store.CarriedUser, fresh bool) error {
-	if len(list) == 0 {
-		return nil
-	}
-	w, err := c.Users(ctx, list, fresh)
-	r.steps.Written += w.Added
-	r.steps.Deleted += w.Removed
-	return err
 }

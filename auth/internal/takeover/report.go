@@ -84,7 +84,7 @@ func (r *run) report(ctx context.Context) error {
 // advise reads from the catalogue which objects of the application depend on the source's tables.
 func (r *run) advise(ctx context.Context) (former.Advice, error) {
 	place := r.result.location
-	return r.Source.Advise(ctx, former.Target{Users: former.Name(place.Schema, r.Settings.Namespace+"users"),
+	return r.Source.Advise(ctx, former.Target{Schema: place.Schema, Namespace: r.Settings.Namespace,
 		Role: former.Name(place.Role), Same: r.result.sameDatabase})
 }
 
@@ -276,14 +276,14 @@ func (r *run) countPending(ctx context.Context) error {
 	if r.refused > 0 {
 		passwords.Left["passwords"] += r.refused
 	}
-	for _, v := range []struct {
-		from former.Share
-		to   *tally
-	}{{pending, &r.result.pending}, {passwords, &r.result.passwords}} {
-		*v.to = tally{There: v.from.There, Left: v.from.Left}
-		v.to.Carried = v.to.There - v.to.leftOut()
-	}
+	r.result.pending, r.result.passwords = tallyOf(pending), tallyOf(passwords)
 	return nil
+}
+
+func tallyOf(s former.Share) tally {
+	t := tally{There: s.There, Left: s.Left}
+	t.Carried = t.There - t.leftOut()
+	return t
 }
 
 // dryRun reads, maps, opens and derives everything, and writes nothing.

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,15 +72,8 @@ type steps struct {
 }
 
 func newRun(o Options) *run {
-	if o.Hooks.LockWait == 0 {
-		o.Hooks.LockWait = 10 * time.Second
-	}
-	if o.Hooks.Rows == 0 {
-		o.Hooks.Rows = former.BatchRows
-	}
-	if o.Hooks.Kept == 0 {
-		o.Hooks.Kept = changedKept
-	}
+	o.Hooks.LockWait = cmp.Or(o.Hooks.LockWait, 10*time.Second)
+	o.Hooks.Rows, o.Hooks.Kept = cmp.Or(o.Hooks.Rows, former.BatchRows), cmp.Or(o.Hooks.Kept, changedKept)
 	r := &run{Options: o, begun: time.Now().UTC().Truncate(time.Microsecond),
 		progress:   &progress{out: o.Log, terminal: o.Terminal},
 		duplicates: map[uuid.UUID]bool{}, dropped: map[uuid.UUID]string{}, badSessions: map[uuid.UUID]bool{}}

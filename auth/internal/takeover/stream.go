@@ -74,6 +74,7 @@ type table struct {
 	one    string
 }
 
+// tables has the tables by their targets, in the order in which they are copied.
 var tables = []table{
 	{store.CarriedUsers, former.Users, "users", "user"},
 	{store.CarriedIdentities, former.Identities, "identities", "identity"},
@@ -81,9 +82,6 @@ var tables = []table{
 	{store.CarriedSessions, former.Sessions, "sessions", "session"},
 	{store.CarriedPasskeys, former.Passkeys, "passkeys", "passkey"},
 }
-
-// passkeyTable is the index of the passkeys in tables.
-const passkeyTable = 4
 
 // owned is a row of our tables.
 type owned struct{ id, user uuid.UUID }

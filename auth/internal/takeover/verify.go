@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -104,7 +103,10 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	// Two tables at a time, since each waits for the source to sort it. One goroutine counts everything of a table.
 	var errs [2]error
 	var wg sync.WaitGroup
-	for i, pair := range [][]table{{tables[0], tables[2], tables[passkeyTable]}, {tables[3], tables[1]}} {
+	for i, pair := range [][]table{
+		{tables[store.CarriedUsers], tables[store.CarriedFactors], tables[store.CarriedPasskeys]},
+		{tables[store.CarriedSessions], tables[store.CarriedIdentities]},
+	} {
 		wg.Go(func() {
 			for _, t := range pair {
 				if errs[i] == nil {
@@ -125,15 +127,30 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	return r.compareRows(ctx, sampled(c.fresh.ids, c.users.ids), c.sessions.ids)
 }
 
-// differing is called with each row, and its user, that differs between source and target; err says how.
-type differing func(t table, id, user uuid.UUID, err error) error
+// differing is called with each row that is compared, and its user. column is the first column that differs between
+// source and target; "": none.
+type differing func(t table, id, user uuid.UUID, column string) error
+
+// refuseDifference returns an error if a column differs.
+func refuseDifference(t table, id, user uuid.UUID, column string) error {
+	switch {
+	case column == "":
+		return nil
+	case t.target == store.CarriedUsers || t.target == store.CarriedSessions:
+		return fmt.Errorf("%s %s: column %s differs", t.one, id, column)
+	}
+	return fmt.Errorf("user %s: column %s of %s %s differs", user, column, t.one, id)
+}
 
 // compareRows compares users and sessions column by column. A row that differs is written again, since a time that lay
 // ahead of the source's clock may have passed meanwhile. A row that still differs is an error.
 func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) error {
 	again := map[string][]uuid.UUID{}
 	var owners []uuid.UUID
-	collect := func(t table, id, user uuid.UUID, _ error) error {
+	collect := func(t table, id, user uuid.UUID, column string) error {
+		if column == "" {
+			return nil
+		}
 		if again[t.name] = append(again[t.name], id); t.target != store.CarriedSessions {
 			owners = append(owners, user)
 		}
@@ -163,10 +180,9 @@ func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) erro
 		}
 	}
 	counted := [2]int{r.result.sampleUsers, r.result.sampleSessions}
-	refuse := func(_ table, _, _ uuid.UUID, err error) error { return err }
-	err := r.compareUsers(ctx, sampled(owners, nil), refuse)
+	err := r.compareUsers(ctx, sampled(owners, nil), refuseDifference)
 	if err == nil {
-		err = r.compareSessions(ctx, again[tables[3].name], refuse)
+		err = r.compareSessions(ctx, again[tables[store.CarriedSessions].name], refuseDifference)
 	}
 	r.result.sampleUsers, r.result.sampleSessions = counted[0], counted[1]
 	return err
@@ -256,53 +272,46 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 		if err != nil {
 			return err
 		}
-		factors, err := r.DB.CarriedFactors(ctx, part)
+		factors, credentials, err := r.DB.CarriedFactors(ctx, part)
 		if err != nil {
 			return err
 		}
 		if err := r.Source.Users(ctx, former.Select{IDs: part}, func(u *former.User) error {
-			c, err := r.m.user(u)
+			want, err := r.m.user(u)
 			if err != nil {
 				return err
 			}
 			r.result.sampleUsers++
-			if column := differsUser(u.Clock, &c.User, target[u.ID]); column != "" {
-				return differ(tables[0], u.ID, u.ID, fmt.Errorf("user %s: column %s differs", u.ID, column))
-			}
-			return nil
+			return differ(tables[store.CarriedUsers], u.ID, u.ID, want.User.Differs(target[u.ID], u.Clock))
 		}); err != nil {
 			return err
 		}
 		if err := r.Source.Identities(ctx, former.Select{Users: part}, func(i *former.Identity) error {
-			if r.reason(tables[1], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
+			if r.reason(tables[store.CarriedIdentities], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
 				return nil
 			}
-			if column := differsIdentity(i.Clock, r.m.identity(i), target[i.UserID]); column != "" {
-				return differ(tables[1], i.ID, i.UserID,
-					fmt.Errorf("user %s: column %s of identity %s differs", i.UserID, column, i.ID))
-			}
-			return nil
+			want := r.m.identity(i)
+			return differ(tables[store.CarriedIdentities], i.ID, i.UserID, want.Differs(target[i.UserID], i.Clock))
 		}); err != nil {
 			return err
-		}
-		passkeys, credentials, err := r.DB.CarriedCredentials(ctx, part)
-		if err != nil {
-			return err
-		}
-		for i := range factors {
-			factors[i].Credential = credentials[factors[i].ID]
 		}
 		if err := r.compareFactors(ctx, part, factors); err != nil {
 			return err
 		}
-		if err := r.comparePasskeys(ctx, part, passkeys, differ); err != nil {
+		if err := r.Source.Passkeys(ctx, former.Select{Users: part}, func(p *former.Passkey) error {
+			if r.reason(tables[store.CarriedPasskeys], former.Entry{ID: p.RowID, User: p.UserID, Reason: p.Reason}) != "" {
+				return nil
+			}
+			want := r.m.passkey(p)
+			return differ(tables[store.CarriedPasskeys], p.RowID, p.UserID, want.Differs(credentials[p.RowID]))
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []store.CarriedFactor) error {
+func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target map[uuid.UUID]store.CarriedFactor) error {
 	byUser := map[uuid.UUID][]*former.Factor{}
 	if err := r.Source.FactorsOf(ctx, users, func(f *former.Factor) error {
 		byUser[f.UserID] = append(byUser[f.UserID], f)
@@ -310,32 +319,21 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []st
 	}); err != nil {
 		return err
 	}
-	byID := map[uuid.UUID]store.CarriedFactor{}
-	for _, f := range target {
-		byID[f.ID] = f
-	}
 	for user, list := range byUser {
 		for _, want := range r.m.factors(list, r.dropped) {
-			have, found := byID[want.ID]
-			a, b := want.Factor, have.Factor
-			column := ""
-			switch {
-			case !found || want.UserID != have.UserID:
-				column = "id"
-			case a.FriendlyName != b.FriendlyName:
-				column = "friendly_name"
-			case a.Kind != b.Kind || a.Phone != b.Phone:
-				column = "phone"
-			case !a.CreatedAt.Equal(b.CreatedAt) || !a.VerifiedAt.Equal(b.VerifiedAt) ||
-				!a.LastChallengedAt.Equal(b.LastChallengedAt):
-				column = "verified_at"
-			case !r.sameKey(want, have):
-				column = "secret"
-			default:
-				column = differsCredential(want.Credential, have.Credential)
+			have, found := target[want.ID]
+			column := "id"
+			if found {
+				column = want.Differs(&have)
 			}
-			if column != "" {
-				return fmt.Errorf("user %s: column %s of factor %s differs", user, column, want.ID)
+			if column == "" && !r.sameKey(want, have) {
+				column = "secret"
+			}
+			if column == "" {
+				column = want.Credential.Differs(have.Credential)
+			}
+			if err := refuseDifference(tables[store.CarriedFactors], want.ID, user, column); err != nil {
+				return err
 			}
 		}
 	}
@@ -350,78 +348,6 @@ func (r *run) sameKey(a, b store.CarriedFactor) bool {
 	x, _, err := r.Settings.Root.Open(secret.Factors, a.Secret, a.ID[:])
 	y, _, err2 := r.Settings.Root.Open(secret.Factors, b.Secret, b.ID[:])
 	return err == nil && err2 == nil && bytes.Equal(x, y)
-}
-
-// difference keeps the first column that differs.
-type difference struct {
-	column string
-	// clock is the source's clock, which limits times: a time that still lies ahead was limited by an earlier reading
-	// of the clock.
-	clock time.Time
-}
-
-func (d *difference) time(name string, want, have time.Time) {
-	d.check(name, want.Equal(have) || want.Equal(d.clock))
-}
-
-func (d *difference) check(name string, same bool) {
-	if !same && d.column == "" {
-		d.column = name
-	}
-}
-
-func differsUser(clock time.Time, want, have *store.User) string {
-	if have == nil {
-		return "id"
-	}
-	d := difference{clock: clock}
-	d.check("aud", want.Aud == have.Aud)
-	d.check("role", want.Role == have.Role)
-	d.check("email", want.Email == have.Email)
-	d.check("phone", want.Phone == have.Phone)
-	d.check("password_hash", want.PasswordHash == have.PasswordHash)
-	d.check("is_anonymous", want.IsAnonymous == have.IsAnonymous)
-	d.check("app_metadata", store.SameJSON(want.AppMetadata, have.AppMetadata))
-	d.check("user_metadata", store.SameJSON(want.UserMetadata, have.UserMetadata))
-	d.check("new_email", want.NewEmail == have.NewEmail)
-	d.check("new_phone", want.NewPhone == have.NewPhone)
-	d.check("current_email_proven", want.CurrentEmailProven == have.CurrentEmailProven)
-	d.check("new_email_proven", want.NewEmailProven == have.NewEmailProven)
-	d.time("created_at", want.CreatedAt, have.CreatedAt)
-	d.time("updated_at", want.UpdatedAt, have.UpdatedAt)
-	d.time("last_sign_in_at", want.LastSignInAt, have.LastSignInAt)
-	d.time("email_confirmed_at", want.EmailConfirmedAt, have.EmailConfirmedAt)
-	d.time("phone_confirmed_at", want.PhoneConfirmedAt, have.PhoneConfirmedAt)
-	d.time("invited_at", want.InvitedAt, have.InvitedAt)
-	d.time("banned_until", want.BannedUntil, have.BannedUntil)
-	d.time("deleted_at", want.DeletedAt, have.DeletedAt)
-	d.time("confirmation_sent_at", want.ConfirmationSentAt, have.ConfirmationSentAt)
-	d.time("recovery_sent_at", want.RecoverySentAt, have.RecoverySentAt)
-	d.time("email_change_sent_at", want.EmailChangeSentAt, have.EmailChangeSentAt)
-	d.time("phone_change_sent_at", want.PhoneChangeSentAt, have.PhoneChangeSentAt)
-	d.time("reauthentication_sent_at", want.ReauthenticationSentAt, have.ReauthenticationSentAt)
-	return d.column
-}
-
-func differsIdentity(clock time.Time, want store.Identity, user *store.User) string {
-	if user == nil {
-		return "user_id"
-	}
-	for _, have := range user.Identities {
-		if have.ID != want.ID {
-			continue
-		}
-		d := difference{clock: clock}
-		d.check("provider", want.Provider == have.Provider)
-		d.check("provider_id", want.ProviderID == have.ProviderID)
-		d.check("email", want.Email == have.Email)
-		d.check("identity_data", store.SameJSON(want.Data, have.Data))
-		d.time("last_sign_in_at", want.LastSignInAt, have.LastSignInAt)
-		d.time("created_at", want.CreatedAt, have.CreatedAt)
-		d.time("updated_at", want.UpdatedAt, have.UpdatedAt)
-		return d.column
-	}
-	return "id"
 }
 
 // compareSessions compares sessions; it derives each session's former token again.
@@ -442,19 +368,12 @@ func (r *run) compareSessions(ctx context.Context, ids []uuid.UUID, differ diffe
 		if err != nil {
 			return err
 		}
-		have, found := target[s.ID]
-		var d difference
-		d.check("id", ok && found)
-		d.check("user_id", want.UserID == have.UserID)
-		d.check("secret_hash", want.SecretHash == have.SecretHash)
-		d.check("token_mac", bytes.Equal(want.TokenMAC, have.TokenMAC))
-		d.check("amr", store.SameJSON(want.AMR, have.AMR))
-		d.check("aal", want.AAL == have.AAL)
-		if d.column != "" {
-			if err := differ(tables[3], s.ID, s.UserID,
-				fmt.Errorf("session %s: column %s differs", s.ID, d.column)); err != nil {
-				return err
-			}
+		column := "id"
+		if have, found := target[s.ID]; found && ok {
+			column = want.Differs(&have)
+		}
+		if err := differ(tables[store.CarriedSessions], s.ID, s.UserID, column); err != nil {
+			return err
 		}
 	}
 	if r.result.sampleSessions += len(source); len(source) != len(ids) {
