@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 )
 
 // NoRedirect is a client's CheckRedirect for calls with secrets, which must not be sent to another address.
