@@ -159,7 +159,7 @@ func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any
 	}
 	var answer []byte
 	if t.function != "" {
-		answer, err = s.callWatched(ctx, p, t, text)
+		answer, err = s.callFunction(ctx, p, t, text)
 	} else {
 		answer, err = s.post(s.clients.WithTarget(ctx, called(p)), t, text)
 	}
@@ -212,20 +212,14 @@ func failed(msg string, err error) *Error {
 // called returns a point's name for Watch.
 func called(p Point) string { return "hook " + string(p) }
 
-// callWatched is callFunction, watched.
-func (s *Set) callWatched(ctx context.Context, p Point, t Target, body []byte) ([]byte, error) {
-	if s.o.Watch == nil {
-		return s.callFunction(ctx, t, body)
-	}
-	ctx, done := s.o.Watch(ctx, outbound.Call{Target: called(p)})
-	out, err := s.callFunction(ctx, t, body)
-	done(0, err)
-	return out, err
-}
-
 // callFunction calls a function of the database.
-func (s *Set) callFunction(ctx context.Context, t Target, body []byte) ([]byte, error) {
-	out, err := s.o.Functions(ctx, t.schema, t.function, body)
+func (s *Set) callFunction(ctx context.Context, p Point, t Target, body []byte) (out []byte, err error) {
+	if s.o.Watch != nil {
+		var done func(int, error)
+		ctx, done = s.o.Watch(ctx, outbound.Call{Target: called(p)})
+		defer func() { done(0, err) }()
+	}
+	out, err = s.o.Functions(ctx, t.schema, t.function, body)
 	switch {
 	case errors.Is(err, ErrFunctionTime):
 		return nil, timeout(FunctionLimit, err)

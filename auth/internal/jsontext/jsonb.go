@@ -57,7 +57,7 @@ func CheckJSONB(text []byte) error {
 		case '}', ']':
 			depth--
 		case '"':
-			end, err := checkEscapes(text, i+1)
+			end, err := checkEscapes(text, i+1, false)
 			if err != nil {
 				return err
 			}
@@ -67,8 +67,9 @@ func CheckJSONB(text []byte) error {
 	return nil
 }
 
-// checkEscapes checks the escapes of a string that begins at from, and returns the index of the string's end.
-func checkEscapes(text []byte, from int) (end int, err error) {
+// checkEscapes checks the escapes of a string that begins at from, and returns the index of the string's end. It
+// refuses half surrogate pairs and, unless nul, U+0000.
+func checkEscapes[T string | []byte](text T, from int, nul bool) (end int, err error) {
 	high := false // a high surrogate came just before
 	for i := from; i < len(text); i++ {
 		if text[i] != '\\' {
@@ -88,7 +89,7 @@ func checkEscapes(text []byte, from int) (end int, err error) {
 		}
 		r, ok := hex4(text, i+1)
 		switch {
-		case ok && r == 0:
+		case ok && r == 0 && !nul:
 			return 0, errors.New(`a text contains \u0000`)
 		case r >= 0xdc00 && r <= 0xdfff:
 			if !high {

@@ -1,9 +1,10 @@
 package jsontext
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
-	"unicode/utf16"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -253,50 +254,13 @@ func Unquote(value string) (string, error) {
 	if len(value) < 2 || value[0] != '"' {
 		return "", ErrSyntax
 	}
-	in := value[1 : len(value)-1]
-	for i := 0; ; i++ {
-		if i == len(in) {
-			return in, nil
-		}
-		if in[i] == '\\' {
-			break
-		}
+	if strings.IndexByte(value, '\\') < 0 {
+		return value[1 : len(value)-1], nil
 	}
-	out := make([]byte, 0, len(in))
-	for i := 0; i < len(in); i++ {
-		if in[i] != '\\' {
-			out = append(out, in[i])
-			continue
-		}
-		i++
-		switch c := in[i]; c {
-		case 'b':
-			out = append(out, '\b')
-		case 'f':
-			out = append(out, '\f')
-		case 'n':
-			out = append(out, '\n')
-		case 'r':
-			out = append(out, '\r')
-		case 't':
-			out = append(out, '\t')
-		case 'u':
-			r, _ := hex4(in, i+1)
-			i += 4
-			if utf16.IsSurrogate(r) {
-				if i+2 >= len(in) || in[i+1] != '\\' || in[i+2] != 'u' {
-					return "", ErrSyntax
-				}
-				low, _ := hex4(in, i+3)
-				if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
-					return "", ErrSyntax
-				}
-				i += 6
-			}
-			out = utf8.AppendRune(out, r)
-		default:
-			out = append(out, c)
-		}
+	if _, err := checkEscapes(value, 1, true); err != nil {
+		return "", ErrSyntax
 	}
-	return string(out), nil
+	var text string
+	err := json.Unmarshal([]byte(value), &text)
+	return text, err
 }

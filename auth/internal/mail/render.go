@@ -155,12 +155,9 @@ type texts struct {
 
 // NewRenderer returns a Renderer with the built-in texts, until Apply.
 func NewRenderer(o RendererOptions) *Renderer {
-	r := &Renderer{now: o.Now, log: o.Log, fetch: newFetcher(o.Watch)}
+	r := &Renderer{now: o.Now, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), fetch: newFetcher(o.Watch)}
 	if r.now == nil {
 		r.now = time.Now
-	}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
 	}
 	r.texts.Store(&texts{Settings: Settings{Show: ShowLink}})
 	return r

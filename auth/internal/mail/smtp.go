@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -70,25 +71,18 @@ type SMTP struct {
 
 // NewSMTP returns a sender. Its error names the settings that are wrong.
 func NewSMTP(o SMTPOptions) (*SMTP, error) {
-	if o.Port == 0 {
-		o.Port = 587
-	}
+	o.Port, o.Timeout = cmp.Or(o.Port, 587), cmp.Or(o.Timeout, 40*time.Second)
 	if o.Encryption == Auto || o.Encryption == "" {
 		o.Encryption = Opportunistic
 		if o.Port == 465 {
 			o.Encryption = Implicit
 		}
 	}
-	if o.Timeout == 0 {
-		o.Timeout = 40 * time.Second
-	}
 	if o.TLS == nil {
 		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	o.TLS = o.TLS.Clone()
-	if o.TLS.ServerName == "" {
-		o.TLS.ServerName = o.Host
-	}
+	o.TLS.ServerName = cmp.Or(o.TLS.ServerName, o.Host)
 	o.SenderName = locale.OneLine(o.SenderName)
 	var bad []error
 	switch _, err := netip.ParseAddr(o.Host); {

@@ -6,7 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
+	"regexp"
 )
 
 // NoRedirect is a client's CheckRedirect for calls with secrets, which must not be sent to another address.
@@ -33,13 +33,10 @@ func Quiet(r *http.Request, err error) error {
 	return fmt.Errorf("calling %s: %w", r.URL.Host, err)
 }
 
+var noWord = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
+
 // Word returns another service's id or error code in a form for a log line.
 func Word(s string, most int) string {
-	s = strings.Map(func(r rune) rune {
-		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
-			return r
-		}
-		return '?'
-	}, s)
+	s = noWord.ReplaceAllString(s, "?")
 	return s[:min(len(s), most)]
 }

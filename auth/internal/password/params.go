@@ -1,6 +1,7 @@
 package password
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
@@ -80,12 +81,7 @@ func (p Params) String() string {
 	return "bcrypt:" + strconv.Itoa(p.bcryptCost())
 }
 
-func (p Params) bcryptCost() int {
-	if p.cost == 0 {
-		return 10
-	}
-	return p.cost
-}
+func (p Params) bcryptCost() int { return cmp.Or(p.cost, 10) }
 
 // hash computes a hash; it is called on a worker.
 func (p Params) hash(password []byte) (string, error) {

@@ -1,6 +1,7 @@
 package password
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,9 +119,7 @@ func NewWorkers(o Options) *Workers {
 	if o.Queue <= 0 {
 		o.Queue = queuePerWorker * o.Workers
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	w := &Workers{jobs: make(chan *job, o.Queue), workers: o.Workers, takers: o.Workers}
 	w.Use(o.Params)
 	if o.Child != nil {

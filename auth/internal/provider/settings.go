@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -93,9 +94,7 @@ func (s Settings) withDefaults() Settings {
 	if s.Timeout <= 0 {
 		s.Timeout = 10 * time.Second
 	}
-	if s.Log == nil {
-		s.Log = slog.New(slog.DiscardHandler)
-	}
+	s.Log = cmp.Or(s.Log, slog.New(slog.DiscardHandler))
 	if s.Now == nil {
 		s.Now = time.Now
 	}

@@ -8,6 +8,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -128,17 +129,10 @@ func (c credentials) authorization(method string, u *url.URL, more map[string]st
 	if c.token != "" {
 		params["oauth_token"] = c.token
 	}
-	for name, value := range more {
-		params[name] = value
-	}
-	all := pairs{}
+	maps.Copy(params, more)
+	all := u.Query()
 	for name, value := range params {
-		all = append(all, [2]string{name, value})
-	}
-	for name, values := range u.Query() {
-		for _, value := range values {
-			all = append(all, [2]string{name, value})
-		}
+		all.Add(name, value)
 	}
 	params["oauth_signature"] = c.sign(baseString(method, u, all))
 	header := make([]string, 0, len(params))
@@ -156,25 +150,17 @@ func (c credentials) sign(base string) string {
 	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// pairs are request parameters; a name may occur several times.
-type pairs [][2]string
-
 // baseString returns the text to sign: section 3.4.1.
-func baseString(method string, u *url.URL, params pairs) string {
-	escaped := make(pairs, len(params))
-	for i, p := range params {
-		escaped[i] = [2]string{escape(p[0]), escape(p[1])}
-	}
-	slices.SortFunc(escaped, func(a, b [2]string) int {
-		return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]))
-	})
-	var text strings.Builder
-	for i, p := range escaped {
-		if i > 0 {
-			text.WriteByte('&')
+func baseString(method string, u *url.URL, params url.Values) string {
+	escaped := url.Values{}
+	for name, values := range params {
+		for _, value := range values {
+			escaped.Add(escape(name), escape(value))
 		}
-		text.WriteString(p[0] + "=" + p[1])
+		slices.Sort(escaped[escape(name)])
 	}
+	// Names and values are escaped twice, the signs between them once. Encode sorts by name.
+	text := strings.NewReplacer("&", "%26", "=", "%3D").Replace(escaped.Encode())
 	host := strings.ToLower(u.Host)
 	if u.Scheme == "http" {
 		host = strings.TrimSuffix(host, ":80")
@@ -182,8 +168,7 @@ func baseString(method string, u *url.URL, params pairs) string {
 		host = strings.TrimSuffix(host, ":443")
 	}
 	path := cmp.Or(u.EscapedPath(), "/")
-	return strings.ToUpper(method) + "&" + escape(strings.ToLower(u.Scheme)+"://"+host+path) + "&" +
-		escape(text.String())
+	return strings.ToUpper(method) + "&" + escape(strings.ToLower(u.Scheme)+"://"+host+path) + "&" + text
 }
 
 // escape returns the percent-encoding of section 3.6, in which a space is not a plus sign.

@@ -18,12 +18,10 @@ import (
 // 1.2 with the signatures printed there.
 func TestRFC5849(t *testing.T) {
 	u, _ := url.Parse("http://EXAMPLE.COM:80/request?b5=%3D%253D&a3=a&c%40=&a2=r%20b")
-	params := pairs{
-		{"b5", "=%3D"}, {"a3", "a"}, {"c@", ""}, {"a2", "r b"}, {"oauth_consumer_key", "9djdj82h48djs9d2"},
-		{"oauth_token", "kkk9d7dh3k39sjv7"},
-		{"oauth_signature_method", "HMAC-SHA1"}, {"oauth_timestamp", "137131201"}, {"oauth_nonce", "7d8f3e4a"},
-		{"c2", ""},
-		{"a3", "2 q"},
+	params := url.Values{
+		"b5": {"=%3D"}, "a3": {"a", "2 q"}, "c@": {""}, "a2": {"r b"}, "oauth_consumer_key": {"9djdj82h48djs9d2"},
+		"oauth_token": {"kkk9d7dh3k39sjv7"}, "oauth_signature_method": {"HMAC-SHA1"}, "oauth_timestamp": {"137131201"},
+		"oauth_nonce": {"7d8f3e4a"}, "c2": {""},
 	}
 	const want = "POST&http%3A%2F%2Fexample.com%2Frequest&a2%3Dr%2520b%26a3%3D2%2520q%26a3%3Da%26b5%3D%253D%25253D%26c%2540%3D%26c2%3D%26" +
 		"oauth_consumer_key%3D9djdj82h48djs9d2%26oauth_nonce%3D7d8f3e4a%26oauth_signature_method%3DHMAC-SHA1%26oauth_timestamp%3D137131201%26oauth_token%3Dkkk9d7dh3k39sjv7"
@@ -35,13 +33,13 @@ func TestRFC5849(t *testing.T) {
 		t.Helper()
 		u, err := url.Parse(address)
 		must.Succeed(t, err)
-		all := append(pairs{{"oauth_consumer_key", "dpf43f3p2l4k3l03"}, {"oauth_signature_method", "HMAC-SHA1"},
-			{"oauth_timestamp", timestamp}, {"oauth_nonce", nonce}}, more...)
-		for name, values := range u.Query() {
-			all = append(all, [2]string{name, values[0]})
+		all := u.Query()
+		for _, p := range append(more, [][2]string{{"oauth_consumer_key", "dpf43f3p2l4k3l03"},
+			{"oauth_signature_method", "HMAC-SHA1"}, {"oauth_timestamp", timestamp}, {"oauth_nonce", nonce}}...) {
+			all.Add(p[0], p[1])
 		}
 		if tok != "" {
-			all = append(all, [2]string{"oauth_token", tok})
+			all.Add("oauth_token", tok)
 		}
 		c := credentials{key: "dpf43f3p2l4k3l03", secret: "kd94hf93k423kf44", token: tok, tokenSecret: tokenSecret}
 		if got := c.sign(baseString(method, u, all)); got != signature {

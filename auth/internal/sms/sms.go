@@ -7,6 +7,7 @@
 package sms
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,11 +102,9 @@ func New(s Settings) *Gateway {
 	if v == nil || len(v.missing()) > 0 {
 		return nil
 	}
-	if s.Log == nil {
-		s.Log = slog.New(slog.DiscardHandler)
-	}
-	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outbound.New(outbound.Options{Timeout: s.Timeout,
-		MaxBytes: maxAnswer, Watch: s.Watch, Target: "sms " + s.Provider})}
+	g := &Gateway{name: s.Provider, vendor: v, log: cmp.Or(s.Log, slog.New(slog.DiscardHandler)),
+		http: outbound.New(outbound.Options{Timeout: s.Timeout, MaxBytes: maxAnswer, Watch: s.Watch,
+			Target: "sms " + s.Provider})}
 	g.http.Configured.CheckRedirect = outbound.NoRedirect
 	return g
 }

@@ -137,21 +137,9 @@ func (c *Claims) parse(payload string) error {
 // parseTime reads a NumericDate (RFC 7519 section 2) in seconds, and drops a fraction. It refuses signs, exponents and
 // times beyond the year 9999.
 func parseTime(value string) (int64, error) {
-	var n int64
-	i := 0
-	for ; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
-		if n = n*10 + int64(value[i]-'0'); n > maxTime {
-			return 0, jsontext.ErrSyntax
-		}
-	}
-	if i == 0 {
-		return 0, jsontext.ErrSyntax
-	}
-	if i < len(value) && value[i] == '.' {
-		for i++; i < len(value) && '0' <= value[i] && value[i] <= '9'; i++ {
-		}
-	}
-	if i != len(value) {
+	whole, fraction, _ := strings.Cut(value, ".")
+	n, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || n > maxTime || whole[0] == '-' || strings.Trim(fraction, "0123456789") != "" {
 		return 0, jsontext.ErrSyntax
 	}
 	return n, nil

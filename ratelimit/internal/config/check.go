@@ -110,9 +110,10 @@ func (c *Config) checkBackend(r *settings.Report) {
 
 // checkKVStores checks the settings of the main store and, if there is one, of the store for limits per second.
 func (c *Config) checkKVStores(r *settings.Report) {
-	for _, prefix := range []string{"KVSTORE_", "KVSTORE_PERSECOND_"} {
-		if limit := prefix + "PIPELINE_LIMIT"; r.IsSet(limit) {
-			r.Warn("%s has no effect and will go; %sPIPELINE_WINDOW is what gathers hits", r.Spelled(limit), prefix)
+	for _, limit := range []string{"KVSTORE_PIPELINE_LIMIT", "KVSTORE_PERSECOND_PIPELINE_LIMIT"} {
+		if n, _ := strconv.Atoi(r.Text(limit)); n > 0 {
+			r.Warn("%s has no effect and will go; %sWINDOW is what gathers hits", r.Spelled(limit),
+				strings.TrimSuffix(limit, "LIMIT"))
 		}
 	}
 	shared, used := c.KVShared, c.Counting.Backend == BackendKVStore
@@ -131,6 +132,9 @@ func (c *Config) checkKVStores(r *settings.Report) {
 			return !strings.HasPrefix(name, "KVSTORE_PERSECOND_") || name == "KVSTORE_PERSECOND_PIPELINE_LIMIT"
 		})
 		noEffect(r, idle, "without KVSTORE_PERSECOND=true")
+	}
+	if shared.HealthByConnection && !used {
+		r.Warn("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION has no effect with BACKEND_TYPE=%s", c.Counting.Backend)
 	}
 	if used && !shared.StartRequired && shared.Start.MaxElapsed > 0 {
 		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the " +

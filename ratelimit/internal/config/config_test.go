@@ -169,12 +169,14 @@ func TestConfig_mistakes(t *testing.T) {
 		`CONFIG_GRPC_XDS_SERVER_URL="https://h:1": a gRPC target is host:port without http; CONFIG_GRPC_XDS_SERVER_USE_TLS=true turns TLS on`)
 	f("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2",
 		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: not a list of name:value`)
-	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=grpc-x:hunter2",
-		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: "grpc-x" is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2",
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: not a list of name:value`)
+	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:1,grpc-hunter2:hunter2",
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: item 2: its name is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-`)
 	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=A:1,a:2",
-		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the header a is given twice`)
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: item 2: its name is given twice`)
 	f(xds+"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:\x7f",
-		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: the value of a holds what no header may: anything but printable ASCII`)
+		`CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: item 1: its value holds what no header may: anything but printable ASCII`)
 	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT="+cert,
 		`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="`+cert+`": a certificate without its key is of no use`)
 	f(xds+"CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT="+dir,
@@ -203,7 +205,9 @@ func TestConfig_mistakes(t *testing.T) {
 		`MCACHE_HOST_PORT and MCACHE_SRV are both set: keep one`)
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1,/s MCACHE_TLS=1",
 		`MCACHE_TLS=true needs host:port in MCACHE_HOST_PORT, not the path of a unix socket`)
-	f("MCACHE_HOST_PORT=h:1,h", `MCACHE_HOST_PORT="h:1,h": "h" is neither host:port nor a path`)
+	f("MCACHE_HOST_PORT=h:1,hunter2@h", `MCACHE_HOST_PORT: item 2: neither host:port nor a path; nodes take no user or password`)
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=hunter2@h:1",
+		`KVSTORE_PERSECOND_URL: user and password need redis:// in front, or KVSTORE_PERSECOND_AUTH`)
 	f("MEMCACHE_SRV=m.tcp.x", `MEMCACHE_SRV="m.tcp.x": not of the form _service._proto.name`)
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 CACHE_KEY_PREFIX=a\x7f",
 		"CACHE_KEY_PREFIX=\"a\\x7f\": memcached would take no key: the counter key holds white space or a control "+
@@ -357,6 +361,10 @@ func TestConfig_warnings(t *testing.T) {
 			"name of KVSTORE_AUTH_FILE?")
 	f(least+"KVSTORE_PIPELINE_LIMIT=8",
 		"KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
+	f(least + "KVSTORE_PIPELINE_LIMIT=0 KVSTORE_PERSECOND_PIPELINE_LIMIT=0")
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION=true",
+		"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION has no effect with BACKEND_TYPE=memcache")
+	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION=false")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
 		"KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s is not shorter than KVSTORE_TIMEOUT=1s: calls end before CREATE acts")
 	// The warning names what the operator wrote.

@@ -125,9 +125,9 @@ func (t ClientTLS) check(r *settings.Report, prefix string, on bool, need string
 // checkMemcache checks the settings of memcached, even if another backend is chosen.
 func (c *Config) checkMemcache(r *settings.Report) {
 	m := c.MCache
-	for _, node := range m.Store.Nodes {
+	for i, node := range m.Store.Nodes {
 		if err := memcached.CheckNode(node); err != nil {
-			r.Wrong("MCACHE_HOST_PORT", "%v", err)
+			r.Clash("%s: item %d: %v", r.Spelled("MCACHE_HOST_PORT"), i+1, err)
 		}
 	}
 	if err := memcached.CheckSRV(m.Store.SRV); err != nil && m.Store.SRV != "" {

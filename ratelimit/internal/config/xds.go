@@ -1,7 +1,6 @@
 package config
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -97,22 +96,22 @@ func (c *Config) checkXDS(r *settings.Report) {
 	if _, dropped := pairs(x.NodeMetadata); len(dropped) > 0 {
 		r.Warn("CONFIG_GRPC_XDS_NODE_METADATA: %q is no key=value and is left out", dropped)
 	}
+	const headers = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" // a secret: errors show neither names nor values
 	seen := map[string]bool{}
-	for _, name := range slices.Sorted(maps.Keys(x.Headers)) {
-		lower := strings.ToLower(name)
-		switch value := x.Headers[name]; {
-		case seen[lower]:
-			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "the header %s is given twice", lower)
-		case !isMetadataName(lower):
-			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-				"%q is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-",
-				name)
-		case !strings.HasSuffix(lower, "-bin") &&
-			strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }):
-			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-				"the value of %s holds what no header may: anything but printable ASCII", lower)
+	for i, item := range settings.List(r.Text(headers)) {
+		name, value, _ := strings.Cut(item, ":")
+		switch name = strings.ToLower(strings.TrimSpace(name)); {
+		case x.Headers == nil: // not a list of name:value, which is reported already
+		case seen[name]:
+			r.Wrong(headers, "item %d: its name is given twice", i+1)
+		case !isMetadataName(name):
+			r.Wrong(headers, "item %d: its name is no name for a header of gRPC: letters, digits, -, _ and . are, "+
+				"unless they begin with grpc-", i+1)
+		case !strings.HasSuffix(name, "-bin") &&
+			strings.ContainsFunc(strings.TrimSpace(value), func(c rune) bool { return c < ' ' || c > '~' }):
+			r.Wrong(headers, "item %d: its value holds what no header may: anything but printable ASCII", i+1)
 		}
-		seen[lower] = true
+		seen[name] = true
 	}
 	if x.RandomFactor > 1 {
 		r.Warn("XDS_CLIENT_BACKOFF_RANDOM_FACTOR=%v counts as 1: it is the share of a pause that jitter adds or takes",

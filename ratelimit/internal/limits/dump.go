@@ -65,9 +65,6 @@ func (r *Rule) appendLine(line []byte, domain string) []byte {
 	if zone := r.Calendar(); zone != "" {
 		line = fmt.Appendf(line, ", calendar: %s", zone)
 	}
-	if r.Unlimited {
-		line = append(line, ", unlimited: true"...)
-	}
 	return append(line, '\n')
 }
 

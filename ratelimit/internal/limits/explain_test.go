@@ -295,7 +295,7 @@ edge.user: unit=HOUR requests_per_unit=100, shadow_mode: false, quota_mode: fals
 edge.user.method: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false
 edge.file_/img/*: unit=SECOND requests_per_unit=3, shadow_mode: true, quota_mode: false
 edge.file_*.js: unit=SECOND requests_per_unit=4, shadow_mode: false, quota_mode: true
-edge.admin: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited: true
+edge.admin: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false
 `
 	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -272,4 +272,6 @@ func TestNear(t *testing.T) {
 	f(10, 0, 0)
 	f(10, 1, 10)
 	f(4294967295, 1, 4294967295)
+	f(16777219, 1, 16777219) // single precision rounds it up
+	f(4294967200, 1, 4294967200)
 }

@@ -2,7 +2,6 @@ package limits
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -155,17 +154,10 @@ func (r *Rules) Override(dst *Rule, o rls.Override) {
 	}
 }
 
-// near returns floor(limit × ratio). It calculates in single precision, as envoyproxy/ratelimit does: double precision
-// gives other results for some pairs, such as 0.7 × 90.
+// near returns floor(limit × ratio), and no more than the limit, above which single precision may round. It calculates in
+// single precision, as envoyproxy/ratelimit does: double precision gives other results for some pairs, such as 0.7 × 90.
 func near(limit uint32, ratio float32) uint32 {
-	t := float32(limit) * ratio
-	switch {
-	case !(t > 0):
-		return 0
-	case t >= math.MaxUint32:
-		return math.MaxUint32
-	}
-	return uint32(t)
+	return uint32(min(float64(float32(limit)*ratio), float64(limit)))
 }
 
 // calendarWindow finds the windows of a rule with a calendar. Finding a window takes microseconds, so the present

@@ -166,15 +166,9 @@ func (op *verifyFactorOp) misses() store.Limit {
 // judgeAnswer checks the answer, and uses up the challenge or counts the miss. A refusal by tx.Refuse commits, with the
 // miss; an error undoes the transaction.
 func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
-	var at store.Attempt
 	var levels []store.Level
-	b := tx.Batch()
-	b.Attempt(&at, op.factor.ID, op.challenge)
-	b.Levels(&levels, op.misses())
-	if err := b.Send(ctx); err != nil {
-		return err
-	}
-	if err := op.checkOpen(ctx, tx, at.Challenge); err != nil || tx.Refusal != nil {
+	at, err := op.open(ctx, tx, func(b *flow.Batch) { b.Levels(&levels, op.misses()) })
+	if err != nil || tx.Refusal != nil {
 		return err
 	}
 	if err := op.checkFactorLimit(u, session); err != nil {
@@ -191,10 +185,22 @@ func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.
 	if !right {
 		return op.countMiss(ctx, tx)
 	}
-	b = tx.Batch()
+	b := tx.Batch()
 	b.SpendStep(op.factor.ID, step, reseal)
 	b.UseChallenge(op.challenge, op.f.Now)
 	return b.Send(ctx)
+}
+
+// open reads the challenge, and what read adds, and checks whether the challenge may be answered.
+func (op *verifyFactorOp) open(ctx context.Context, tx *flow.Tx,
+	read func(*flow.Batch)) (at store.Attempt, err error) {
+	b := tx.Batch()
+	b.Attempt(&at, op.factor.ID, op.challenge)
+	read(b)
+	if err := b.Send(ctx); err != nil {
+		return at, err
+	}
+	return at, op.checkOpen(ctx, tx, at.Challenge)
 }
 
 // checkOpen checks whether a challenge may be answered.

@@ -87,15 +87,9 @@ func (op *verifyFactorOp) answerWithKey(p *flow.WebAuthnAnswer) error {
 // judge checks the answer under the lock on the user. No bucket counts misses: a signature cannot be guessed.
 func (k *keyAnswer) judge(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
 	op := k.op
-	var at store.Attempt
 	var all []store.Credential
-	b := tx.Batch()
-	b.Attempt(&at, op.factor.ID, op.challenge)
-	b.WebAuthn(&all, u.ID)
-	if err := b.Send(ctx); err != nil {
-		return err
-	}
-	if err := op.checkOpen(ctx, tx, at.Challenge); err != nil || tx.Refusal != nil {
+	_, err := op.open(ctx, tx, func(b *flow.Batch) { b.WebAuthn(&all, u.ID) })
+	if err != nil || tx.Refusal != nil {
 		return err
 	}
 	if err := op.checkFactorLimit(u, session); err != nil {
@@ -108,7 +102,7 @@ func (k *keyAnswer) judge(ctx context.Context, tx *flow.Tx, u store.User, sessio
 	}
 	failure := k.verify(all)
 	op.judged = true
-	b = tx.Batch()
+	b := tx.Batch()
 	if failure != nil {
 		r := refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid WebAuthn response")
 		r.Err = failure

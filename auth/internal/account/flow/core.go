@@ -74,8 +74,10 @@ type Core struct {
 	fakeClock bool
 	Log       *slog.Logger
 	Rotations rotationLimiter
-	takeover  atomic.Pointer[takeover] // nil: none was closed in this database
-	live      atomic.Pointer[Settings] // replaced as a whole, never changed
+	// linksUntil is when the last link that was carried over from another service expires; nil: no takeover of its users
+	// was closed in this database.
+	linksUntil atomic.Pointer[time.Time]
+	live       atomic.Pointer[Settings] // replaced as a whole, never changed
 }
 
 // now returns the time by PostgreSQL's clock, in UTC and whole microseconds.
@@ -87,9 +89,4 @@ func (k *Core) ServerNow() time.Time {
 		return k.now()
 	}
 	return time.Time{}
-}
-
-// takeover is what flows need to know about users who were taken over from another service.
-type takeover struct {
-	linksUntil time.Time // when the last link that was carried over expires
 }

@@ -14,9 +14,7 @@ import (
 // TookOver is called when a takeover of users was closed in this database: from now on the users' former refresh tokens
 // are looked up, and until linksUntil the links that the former service has mailed.
 func (k *Core) TookOver(linksUntil time.Time) {
-	if old := k.takeover.Load(); old == nil || !old.linksUntil.Equal(linksUntil) {
-		k.takeover.Store(&takeover{linksUntil: linksUntil})
-	}
+	k.linksUntil.Store(&linksUntil)
 }
 
 // IsFormer reports whether a refresh token has to be looked up as a former token: users were taken over, and the token
@@ -30,7 +28,7 @@ func (k *Core) IsFormer(text string) bool {
 }
 
 // HasTakenOver reports whether a takeover of users was closed in this database.
-func (k *Core) HasTakenOver() bool { return k.takeover.Load() != nil }
+func (k *Core) HasTakenOver() bool { return k.linksUntil.Load() != nil }
 
 // FormerLink returns the hash of the token in a former link, and whether the link belongs to a PKCE flow.
 func FormerLink(text string) (hash []byte, pkce, ok bool) {
@@ -41,8 +39,8 @@ func FormerLink(text string) (hash []byte, pkce, ok bool) {
 
 // CarriesLinks reports whether a carried link may still be valid.
 func (f *Flow) CarriesLinks() bool {
-	t := f.Core.takeover.Load()
-	return t != nil && f.Now.Before(t.linksUntil)
+	until := f.Core.linksUntil.Load()
+	return until != nil && f.Now.Before(*until)
 }
 
 // formerLinkMisses is how many unknown links of the former service's form may be tried within an hour, by all clients

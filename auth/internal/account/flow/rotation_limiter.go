@@ -53,8 +53,7 @@ func (b *rotationLimiter) Take(id uuid.UUID, burst int, now time.Time) {
 	}
 	v, known := b.levels[id]
 	if !known {
-		v = bucket{tokens: float64(burst)}
-		v.at = now
+		v = bucket{tokens: float64(burst), at: now}
 	}
 	b.levels[id] = bucket{tokens: v.left(burst, now) - 1, at: now}
 	if len(b.levels) >= b.sweepAt {

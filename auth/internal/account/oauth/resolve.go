@@ -222,10 +222,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 			data[name] = value
 		}
 	}
-	named := false
-	for _, key := range nameKeys {
-		named = named || data[key] != nil
-	}
+	named := slices.ContainsFunc(nameKeys, func(key string) bool { return data[key] != nil })
 	if !named && len(old) > 0 {
 		var before map[string]any
 		_ = json.Unmarshal(old, &before) // from PostgreSQL

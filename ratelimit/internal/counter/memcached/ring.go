@@ -163,14 +163,15 @@ func CheckSRV(s string) error {
 	return err
 }
 
-// CheckNode returns an error unless s can be an item of MCACHE_HOST_PORT: host:port, or the path of a unix socket.
+// CheckNode returns an error unless s can be an item of MCACHE_HOST_PORT: host:port, or the path of a unix socket. The
+// error does not show s, which may contain a password by mistake.
 func CheckNode(s string) error {
-	if strings.Contains(s, "/") {
+	if strings.Contains(s, "/") && !strings.Contains(s, "://") {
 		return nil
 	}
 	host, port, err := net.SplitHostPort(s)
-	if err != nil || host == "" || !link.IsPort(port) {
-		return fmt.Errorf("%q is neither host:port nor a path", s)
+	if err != nil || host == "" || strings.Contains(host, "@") || !link.IsPort(port) {
+		return errors.New("neither host:port nor a path; nodes take no user or password")
 	}
 	return nil
 }

@@ -155,6 +155,8 @@ func TestParseSRV(t *testing.T) {
 	g("host:0", false)
 	g(":11211", false)
 	g("host:http", false)
+	g("secret@host:11211", false)
+	g("redis://secret@host/0", false)
 }
 
 // A node that is listed twice has one client and twice the keys.

@@ -155,6 +155,8 @@ func (s Settings) target() (t target, err error) {
 		t.at = link.Endpoint{Network: "unix", Addr: s.URL}
 	case strings.HasPrefix(s.URL, "/"):
 		return t, errors.New("KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path")
+	case strings.Contains(s.URL, "@"): // taken for a host, the password would reach the log
+		return t, errors.New("KVSTORE_URL: user and password need redis:// in front, or KVSTORE_AUTH")
 	case strings.Contains(s.URL, ","):
 		return t, errors.New("KVSTORE_URL: KVSTORE_TYPE=single takes one address, not a list")
 	default:
@@ -185,7 +187,7 @@ func (s Settings) several() bool {
 // list parses the URL for the types sentinel and cluster.
 func (s Settings) list() (t target, err error) {
 	kind := strings.ToLower(s.Type)
-	if strings.Contains(s.URL, "://") {
+	if strings.Contains(s.URL, "://") || strings.Contains(s.URL, "@") {
 		return t, fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into "+
 			"KVSTORE_AUTH", kind)
 	}

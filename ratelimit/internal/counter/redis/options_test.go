@@ -21,8 +21,8 @@ func TestTarget(t *testing.T) {
 	f(Options{Settings: Settings{URL: "[::1]:6379", SocketType: "TCP"}}, tcp("[::1]:6379"))
 	f(Options{Settings: Settings{URL: "/run/redis.sock"}},
 		target{at: link.Endpoint{Network: "unix", Addr: "/run/redis.sock"}})
-	f(Options{Settings: Settings{URL: "redis.sock", SocketType: "unix"}},
-		target{at: link.Endpoint{Network: "unix", Addr: "redis.sock"}})
+	f(Options{Settings: Settings{URL: "redis@1.sock", SocketType: "unix"}},
+		target{at: link.Endpoint{Network: "unix", Addr: "redis@1.sock"}})
 	f(Options{Settings: Settings{URL: "redis://db.example"}}, tcp("db.example:6379"))
 	f(Options{Settings: Settings{URL: "redis://:s%40crt@h:1/3"}},
 		target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, password: "s@crt", db: 3})
@@ -78,6 +78,10 @@ func TestTarget_refused(t *testing.T) {
 	f(Options{Settings: Settings{URL: "h"}}, "neither host:port nor a path")
 	f(Options{Settings: Settings{URL: "h:port"}}, "neither host:port nor a path")
 	f(Options{Settings: Settings{URL: "/a/path", SocketType: "tcp"}}, "tcp needs host:port")
+	f(Options{Settings: Settings{URL: "secret@h:1"}}, "need redis:// in front, or KVSTORE_AUTH")
+	f(Options{Settings: Settings{URL: ":secret@h:1,h:2"}}, "need redis:// in front, or KVSTORE_AUTH")
+	f(Options{Settings: Settings{URL: "h:1,u:secret@h:2", Type: "cluster"}}, "go into KVSTORE_AUTH")
+	f(Options{Settings: Settings{URL: "m,secret@h:1", Type: "Sentinel"}}, "go into KVSTORE_AUTH")
 	f(Options{Settings: Settings{URL: "redis://h:1", SocketType: "unix"}}, "unix needs a path")
 	f(Options{Settings: Settings{URL: "h:1", SocketType: "udp"}}, `"udp" is neither tcp nor unix`)
 }
