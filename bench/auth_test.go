@@ -40,9 +40,7 @@ func TestDatabase(t *testing.T) {
 	d := startTestDatabase(t)
 	url, err := d.createYardstick(t.Context())
 	must.Succeed(t, err)
-	if _, err := d.conn.Exec(t.Context(), "checkpoint"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(d.conn.Exec(t.Context(), "checkpoint")))
 	before, err := d.read(t.Context())
 	must.Succeed(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -52,9 +53,7 @@ func TestBrowser_console(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer db.Close(t.Context())
-		if _, err := db.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(db.Exec(t.Context(), sql)))
 	}
 	exec(`insert into outbox (id, channel, kind, user_id, payload, state, error, due_at, expires_at, created_at, done_at)
 		select gen_random_uuid(), 'email', 'password_changed_notification', id, 'x', 'failed',

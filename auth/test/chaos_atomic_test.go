@@ -93,9 +93,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 	defer conn.Close(t.Context())
 	run := func(sql string) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(conn.Exec(t.Context(), sql)))
 	}
 	// whole is what is in the database, once all mails are sent.
 	var every []string
@@ -110,10 +108,8 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			var name, text string
 			r, err := conn.Query(t.Context(), strings.Join(every, " union all "))
 			must.Succeed(t, err)
-			if _, err := pgx.ForEachRow(
-				r, []any{&name, &text}, func() error { state[name] = text; return nil }); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, must.ErrOf(pgx.ForEachRow(
+				r, []any{&name, &text}, func() error { state[name] = text; return nil })))
 			return state["users"] != ""
 		})
 		return state

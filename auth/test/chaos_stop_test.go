@@ -53,9 +53,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 	lock, err := pgx.Connect(t.Context(), url)
 	must.Succeed(t, err)
 	defer lock.Close(t.Context())
-	if _, err := lock.Exec(t.Context(), `begin; lock table sessions, users in access exclusive mode`); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(lock.Exec(t.Context(), `begin; lock table sessions, users in access exclusive mode`)))
 	var wg sync.WaitGroup
 	var answered atomic.Int64
 	send := func(path, body string) {
@@ -99,9 +97,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 	if n := answered.Load(); n > 0 {
 		t.Errorf("%d were answered before the lock was gone", n)
 	}
-	if _, err := lock.Exec(t.Context(), `rollback`); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(lock.Exec(t.Context(), `rollback`)))
 	wg.Wait()
 	if answered.Load() != 18 {
 		t.Errorf("%d of 18 answered", answered.Load())

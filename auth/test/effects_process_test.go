@@ -110,9 +110,7 @@ func TestEffects_database(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), database)
 	must.Succeed(t, err)
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), `begin; lock table users in access exclusive mode`); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(conn.Exec(t.Context(), `begin; lock table users in access exclusive mode`)))
 	var wg sync.WaitGroup
 	for _, d := range daemons {
 		for i := range size {
@@ -135,9 +133,7 @@ func TestEffects_database(t *testing.T) {
 			return len(d.had) == size
 		})
 	}
-	if _, err := conn.Exec(t.Context(), `commit`); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(conn.Exec(t.Context(), `commit`)))
 	wg.Wait()
 	await.True(t, "AUTH_DB_CONN_MAX_IDLE_TIME=100ms closes what rests", func() bool {
 		return rested.left(t, database) <= atRest // a busy machine may have had some of them replaced

@@ -10,6 +10,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/webauthn"
 	"gatehouse/auth/internal/webauthn/webauthntest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -20,9 +21,7 @@ func formerCredential(t *testing.T, d *webauthntest.Authenticator, u *formertest
 	t.Helper()
 	o := webauthn.Create(webauthn.RelyingParty{ID: "localhost"}, webauthn.User{ID: webauthn.Encode([]byte(u.ID.String()))},
 		webauthn.Selection{ResidentKey: residence})
-	if _, err := d.Create(o, passkeySite); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(d.Create(o, passkeySite)))
 	made := d.Keys()[len(d.Keys())-1]
 	return made.ID, webauthntest.COSE(made.Private.Public())
 }

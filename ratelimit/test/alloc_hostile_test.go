@@ -107,9 +107,7 @@ func TestAlloc_idleConnections(t *testing.T) {
 		p.hpack = hpack.NewEncoder(&p.block)
 		p.headers(1, true)
 		p.WriteData(1, true, []byte{0, 0, 0, 0, 3, 0x0a, 1, 'd'}) // without descriptors, which is refused
-		if _, err := conn.Write(b.Bytes()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(conn.Write(b.Bytes())))
 	}
 	await.True(t, "every connection's call is answered", func() bool { return answered() == 10_001 })
 }
@@ -155,8 +153,6 @@ func peakKiB(t *testing.T, pid int) (kib int) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	must.Succeed(t, err)
 	_, after, _ := bytes.Cut(status, []byte("VmHWM:"))
-	if _, err := fmt.Sscan(string(after), &kib); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(fmt.Sscan(string(after), &kib)))
 	return kib
 }

@@ -386,9 +386,7 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 	}
 	await.True(t, "all calls are sent", func() bool { return sent.n.Load() >= calls })
 	// An answer to what the connection carries behind them says that the daemon has read them.
-	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), new(healthpb.HealthCheckRequest)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(healthpb.NewHealthClient(conn).Check(t.Context(), new(healthpb.HealthCheckRequest))))
 	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	p.log.await(t, `"stopping"`, nil)
 	must.Succeed(t, redis.Cont())
@@ -428,9 +426,7 @@ func TestSIGTERM_silentConnections(t *testing.T) {
 		conn, err := net.Dial("tcp", p.grpc)
 		must.Succeed(t, err)
 		defer conn.Close()
-		if _, err := conn.Write([]byte(say)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(conn.Write([]byte(say))))
 	}
 	decide1(t, p.dial(t), "k", "v") // the others have been accepted before
 	begun := time.Now()

@@ -123,9 +123,7 @@ func (at place) poolCase(t *testing.T,
 	decide1(t, c, "k", "v")
 	do := func(args ...string) {
 		t.Helper()
-		if _, err := localserver.RedisCommand(context.Background(), redis.Addr(), "", args...); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(localserver.RedisCommand(context.Background(), redis.Addr(), "", args...)))
 	}
 	do("CLIENT", "PAUSE", "60000", "WRITE")
 	return c, func() string {

@@ -99,9 +99,7 @@ func (p *process) wire(t testing.TB) *wire {
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	w := &wire{conn, http2.NewFramer(conn, conn)}
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(io.WriteString(conn, http2.ClientPreface)))
 	must.Succeed(t, w.WriteSettings())
 	return w
 }

@@ -101,9 +101,7 @@ func TestTracing_propagation(t *testing.T) {
 		"2": {"b3", "2" + id[1:] + "-" + parent + "-1"},
 		"3": {"x-b3-traceid", "3" + id[1:], "x-b3-spanid", parent, "x-b3-sampled", "1"},
 	} {
-		if _, err := client.ShouldRateLimit(ctx(pairs...), request("k", "v")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(client.ShouldRateLimit(ctx(pairs...), request("k", "v"))))
 		if s := find(decisionSpan, digit+id[1:]); s.Parent != parent {
 			t.Errorf("%v: parent %q", pairs, s.Parent)
 		}
@@ -126,14 +124,10 @@ func TestTracing_propagation(t *testing.T) {
 			t.Errorf("%v: %+v", pairs, rest)
 		}
 	}
-	if _, err := healthpb.NewHealthClient(conn).Check(ctx("b3", "4"+id[1:]+"-"+parent+"-1"),
-		&healthpb.HealthCheckRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(healthpb.NewHealthClient(conn).Check(ctx("b3", "4"+id[1:]+"-"+parent+"-1"),
+		&healthpb.HealthCheckRequest{})))
 	find("grpc.health.v1.Health/Check", "4"+id[1:])
-	if _, err := client.ShouldRateLimit(ctx("b3", "5"+id[1:]+"-"+parent+"-1"), request("", "")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(client.ShouldRateLimit(ctx("b3", "5"+id[1:]+"-"+parent+"-1"), request("", ""))))
 	for _, s := range c.Spans() {
 		if !strings.HasSuffix(s.TraceID, id[1:]) {
 			t.Errorf("sampled although the rate is 0: %+v", s)

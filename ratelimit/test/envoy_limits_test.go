@@ -34,9 +34,7 @@ func (g *gateway) get(t *testing.T, path, user string) (status int, h http.Heade
 	resp, err := caller("127.0.0.1").Do(req)
 	must.Succeed(t, err)
 	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(io.Copy(io.Discard, resp.Body)))
 	return resp.StatusCode, resp.Header
 }
 

@@ -49,9 +49,7 @@ func TestConn_twoReaders(t *testing.T) {
 		}()
 	}
 	for _, part := range []string{"a", "b"} {
-		if _, err := peer.Write([]byte(part)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(peer.Write([]byte(part))))
 		if text := <-got; text != part+"<nil>" {
 			t.Errorf("read %q, want %q", text, part)
 		}

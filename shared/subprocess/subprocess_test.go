@@ -73,9 +73,7 @@ func TestEndsWithOwner(t *testing.T) {
 	must.Succeed(t, err)
 	must.Succeed(t, owner.Start())
 	var pid int
-	if _, err := fmt.Fscan(out, &pid); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(fmt.Fscan(out, &pid)))
 	owner.Process.Kill()
 	io.Copy(io.Discard, out) // the child holds no part of this pipe
 	owner.Wait()

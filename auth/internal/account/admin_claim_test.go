@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 // What a former holder left in an account is removed; the owner of the address gets a recovery mail.
@@ -17,17 +18,13 @@ func TestAdminClaim(t *testing.T) {
 	h := open(t, linking, func(s *flow.Settings) { s.Phone.Autoconfirm = true })
 	g := h.confirmed("mia@example.org")
 	h.link(g, person("github", "17", "!stranger@example.net"))
-	if _, err := h.update(g, flow.UserUpdate{Phone: "4915100000001"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Phone: "4915100000001"})))
 	g = h.verified(g, h.app(g, ""))
 	code := h.pkceArrival(person("github", "17", "!stranger@example.net"))
 	accepted(t, h.MagicLink(t.Context(), browser, flow.MagicLink{Email: "mia@example.org"}))
 	link := h.newest("magic_link", "mia@example.org").Hash
 	h.pass(time.Second)
-	if _, err := h.update(g, flow.UserUpdate{Email: "stranger@example.net"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: "stranger@example.net"})))
 	before, trail := len(h.messages()), h.trail()
 	h.pass(time.Second)
 
@@ -43,18 +40,14 @@ func TestAdminClaim(t *testing.T) {
 		t.Error(h.trail()[len(trail):])
 	}
 	ended(t, h, g)
-	_, err := h.exchange(code, verifier)
-	refused(t, err, noFlow)
-	_, err = h.verify(flow.Verify{Type: "magiclink", TokenHash: link})
-	refused(t, err, linkExpired)
+	refused(t, must.ErrOf(h.exchange(code, verifier)), noFlow)
+	refused(t, must.ErrOf(h.verify(flow.Verify{Type: "magiclink", TokenHash: link})), linkExpired)
 	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
 	if n := len(h.messages()); n >= before+1 {
 		t.Errorf("%d messages wait, of %d before: what waited for the old links is still sent", n, before)
 	}
 	got := h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash)
-	if _, err := h.update(got, flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.update(got, flow.UserUpdate{Password: ptr("open sesame")})))
 	accepted(t, h.signIn("mia@example.org", "open sesame"))
 }
 

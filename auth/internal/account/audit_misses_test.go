@@ -7,6 +7,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 // noted are the rows about failed verifications, oldest first: traits, and whether they name the user.
@@ -47,8 +48,7 @@ func TestAudit_misses(t *testing.T) {
 	}
 	wrongCode := func(code, verifier, want string) {
 		t.Helper()
-		_, err := h.exchange(code, verifier)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.exchange(code, verifier)), want)
 	}
 	const mismatch = "bad_code_verifier: code challenge does not match previously saved code verifier"
 	for range 2 {

@@ -37,9 +37,7 @@ func exec(t *testing.T, url, sql string, args ...any) {
 	c, err := pgx.Connect(t.Context(), url)
 	must.Succeed(t, err)
 	defer c.Close(t.Context())
-	if _, err := c.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), sql, args...)))
 }
 
 // pkceArrival is an arrival whose code is not exchanged yet.
@@ -67,8 +65,7 @@ func TestClaim_endsCodes(t *testing.T) {
 		} else {
 			h.enters(person("google", by, "*"+email))
 		}
-		_, err := h.exchange(code, verifier)
-		refused(t, err, noFlow)
+		refused(t, must.ErrOf(h.exchange(code, verifier)), noFlow)
 	}
 }
 
@@ -87,8 +84,7 @@ func TestCodes_endWithSessions(t *testing.T) {
 			accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "", false))
 		},
 		"email-change": func(g flow.Grant, email string) {
-			_, err := h.update(g, flow.UserUpdate{Email: "new." + email})
-			accepted(t, err)
+			accepted(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: "new." + email})))
 			h.redeem("email_change", h.newest("email_change", "new."+email).Hash)
 		},
 		"factor": func(g flow.Grant, _ string) { h.verified(g, h.app(g, "")) },
@@ -112,14 +108,12 @@ func TestCodes_endWithSessions(t *testing.T) {
 	v, err := h.follow("email_change", h.newest("email_change", "mia@example.com"))
 	accepted(t, err)
 	ended(t, h, g)
-	_, err = h.exchange(v.Code, verifier)
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.exchange(v.Code, verifier)))
 	// A sign-out of this session alone is no reason.
 	g = h.confirmed("tom@example.org")
 	code := h.pkceArrival(person("github", "tom", "*tom@example.org"))
 	accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true))
-	_, err = h.exchange(code, verifier)
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.exchange(code, verifier)))
 }
 
 // Of a claim and an exchange at once on two replicas, neither order leaves the exchange's session alive.
@@ -163,8 +157,7 @@ func TestExchangeCode_usedAgain(t *testing.T) {
 	code, g := grant()
 	again := func(verifier string) {
 		t.Helper()
-		_, err := other.exchange(code, verifier)
-		refused(t, err, noFlow)
+		refused(t, must.ErrOf(other.exchange(code, verifier)), noFlow)
 	}
 	pass := func(d time.Duration) { h.pass(d); other.pass(d) }
 	again(verifier)
@@ -193,9 +186,7 @@ func TestExchangeCode_usedAgain(t *testing.T) {
 	// A new password leaves the session in hand, and what its code would end stays known.
 	code, g = grant()
 	pass(time.Second)
-	if _, err := h.update(g, flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Password: ptr("open sesame")})))
 	pass(time.Minute)
 	again(verifier)
 	ended(t, h, g)

@@ -83,10 +83,8 @@ func TestFactors_notifications(t *testing.T) {
 	// No address to notify.
 	h.set(func(s *flow.Settings) { s.Email.Sent.N = 1000 })
 	number := "4915112345678"
-	if _, err := h.AdminCreate(t.Context(), browser, by,
-		flow.Attributes{Phone: &number, PhoneConfirm: new(true), Password: new("sesame")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminCreate(t.Context(), browser, by,
+		flow.Attributes{Phone: &number, PhoneConfirm: new(true), Password: new("sesame")})))
 	p, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: number, Password: "sesame"})
 	accepted(t, err)
 	e = h.app(p, "")
@@ -138,10 +136,8 @@ func TestFactors_atRest(t *testing.T) {
 	must.Succeed(t, c.QueryRow(
 		t.Context(), "select secret from factors where id = $1", e.Factor.ID).Scan(&sealed))
 	other := h.app(g, "other")
-	if _, err := c.Exec(t.Context(), "update factors set secret = $2 where id = $1", other.Factor.ID,
-		sealed); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), "update factors set secret = $2 where id = $1", other.Factor.ID,
+		sealed)))
 	_, err = h.answer(g, other, h.challenge(g, other), h.code(e)) // a key moved from row to row
 	refused(t, err, "unexpected_failure: The key of this factor cannot be read")
 }
@@ -155,21 +151,15 @@ func TestFactors_newPassword(t *testing.T) {
 	const gone = "mfa_factor_not_found: MFA factor with the provided challenge ID not found"
 	challenge := h.challenge(g, p)
 	code := h.newest("mfa", "4915112345678").Code
-	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-		flow.UserUpdate{Password: new("sesame 2")}); err != nil {
-		t.Fatal(err)
-	}
-	_, err := h.answer(g, p, challenge, code)
-	refused(t, err, gone)
+	must.Succeed(t, must.ErrOf(h.UpdateUser(t.Context(), browser, h.caller(g),
+		flow.UserUpdate{Password: new("sesame 2")})))
+	refused(t, must.ErrOf(h.answer(g, p, challenge, code)), gone)
 	challenge = h.challenge(g, p)
 	code = h.newest("mfa", "4915112345678").Code
-	if _, err := h.AdminUpdate(t.Context(), browser, flow.Actor{Role: "service_role"}, g.User.ID,
-		flow.Attributes{Password: new("sesame")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminUpdate(t.Context(), browser, flow.Actor{Role: "service_role"}, g.User.ID,
+		flow.Attributes{Password: new("sesame")})))
 	g = h.signedIn("mia@example.org")
-	_, err = h.answer(g, p, challenge, code)
-	refused(t, err, gone)
+	refused(t, must.ErrOf(h.answer(g, p, challenge, code)), gone)
 }
 
 // A session that goes on in another one, by linking, and a code that waits lose the level with the factor too.
@@ -205,16 +195,14 @@ func TestFactors_linkedSessions(t *testing.T) {
 	h.verified(again, e)
 	p = person("gitlab", "19", "!else@example.org")
 	p.LinkTo = &caller
-	_, err = h.arrive(p)
-	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
+	refused(t, must.ErrOf(h.arrive(p)), "session_not_found: Session from session_id claim in JWT does not exist")
 	low = h.signedIn("mia@example.org")
 	caller = h.caller(low)
 	p.LinkTo = &caller
 	_, err = h.arrive(p)
 	refused(t, err, "insufficient_aal: AAL2 session is required to link or unlink an identity when MFA is enabled.")
 	h.set(func(s *flow.Settings) { s.External.LinkingAAL2 = false })
-	_, err = h.arrive(p)
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.arrive(p)))
 }
 
 // A caller whose session ended during the call changes nothing.
@@ -226,30 +214,22 @@ func TestFactors_sessionEndedMeanwhile(t *testing.T) {
 	challenge, caller, code := h.challenge(g, e), h.caller(g), h.code(e)
 	accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "global", true))
 	const gone = "session_not_found: Session from session_id claim in JWT does not exist"
-	_, err := h.VerifyFactor(t.Context(), browser, caller,
-		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
-	refused(t, err, gone)
-	_, err = h.EnrollFactor(t.Context(), browser, caller, factor.Enrolment{Kind: "totp", FriendlyName: "x"})
+	refused(t, must.ErrOf(h.VerifyFactor(t.Context(), browser, caller,
+		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})), gone)
+	_, err := h.EnrollFactor(t.Context(), browser, caller, factor.Enrolment{Kind: "totp", FriendlyName: "x"})
 	refused(t, err, gone)
 	refused(t, h.UnenrollFactor(t.Context(), browser, caller, e.Factor.ID), gone)
 	g = h.signedIn("mia@example.org")
 	caller = h.caller(g)
 	by := flow.Actor{Role: "service_role"}
-	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID,
-		flow.Attributes{BanDuration: new("1h")}); err != nil {
-		t.Fatal(err)
-	}
-	_, err = h.VerifyFactor(t.Context(), browser, caller,
-		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
-	refused(t, err, "user_banned: User is banned")
-	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID,
-		flow.Attributes{BanDuration: new("none")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminUpdate(t.Context(), browser, by, g.User.ID,
+		flow.Attributes{BanDuration: new("1h")})))
+	refused(t, must.ErrOf(h.VerifyFactor(t.Context(), browser, caller,
+		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})), "user_banned: User is banned")
+	must.Succeed(t, must.ErrOf(h.AdminUpdate(t.Context(), browser, by, g.User.ID,
+		flow.Attributes{BanDuration: new("none")})))
 	// The factor went.
-	if _, err := h.AdminDeleteFactor(t.Context(), browser, by, g.User.ID, e.Factor.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminDeleteFactor(t.Context(), browser, by, g.User.ID, e.Factor.ID)))
 	const noFactor = "mfa_factor_not_found: Factor not found"
 	_, err = h.VerifyFactor(t.Context(), browser, caller,
 		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})

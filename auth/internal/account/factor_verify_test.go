@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/must"
 )
 
 const wrongTOTP = "mfa_verification_failed: Invalid TOTP code entered"
@@ -124,8 +125,7 @@ func TestVerifyFactor_oldRefreshTokens(t *testing.T) {
 			if old == "" {
 				continue
 			}
-			_, err := h.Refresh(t.Context(), browser, old)
-			refused(t, err, unknown)
+			refused(t, must.ErrOf(h.Refresh(t.Context(), browser, old)), unknown)
 		}
 		if late.AccessToken != "" {
 			var c token.Claims
@@ -189,10 +189,8 @@ func TestVerifyFactor_keepsTheMark(t *testing.T) {
 		s.Email.SecureChange, s.Passwords.RequireCurrent = false, true
 	})
 	g := h.confirmed("mia@example.org")
-	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-		flow.UserUpdate{Email: "new@example.org"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.UpdateUser(t.Context(), browser, h.caller(g),
+		flow.UserUpdate{Email: "new@example.org"})))
 	g = h.redeem("email_change", h.newest("email_change", "new@example.org").Hash)
 	mark := func(g flow.Grant) string {
 		t.Helper()

@@ -6,6 +6,7 @@ import (
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/shared/must"
 )
 
 // A password that is set together with an account's first address is kept with the token, also when that is sent again,
@@ -44,13 +45,11 @@ func TestUpdateUser_firstAddressAndPassword(t *testing.T) {
 			}
 			h.pass(time.Second)
 			if again {
-				_, err := h.Resend(t.Context(), browser, c.resend)
-				accepted(t, err)
+				accepted(t, must.ErrOf(h.Resend(t.Context(), browser, c.resend)))
 			}
 			v, err := h.verify(c.prove())
 			accepted(t, err)
-			_, err = h.SignInPassword(t.Context(), browser, c.signIn)
-			accepted(t, err)
+			accepted(t, must.ErrOf(h.SignInPassword(t.Context(), browser, c.signIn)))
 			if v.Grant != nil {
 				accepted(t, h.AdminDelete(t.Context(), browser, service, v.Grant.User.ID, false))
 			}

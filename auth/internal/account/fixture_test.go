@@ -263,8 +263,7 @@ func (h *house) user(id uuid.UUID) store.User {
 // confirmed makes a user with a confirmed address and the password "sesame".
 func (h *house) confirmed(email string) flow.Grant {
 	h.t.Helper()
-	_, err := h.SignUp(h.t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})
-	must.Succeed(h.t, err)
+	must.Succeed(h.t, must.ErrOf(h.SignUp(h.t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})))
 	return h.redeem("signup", h.newest("confirmation", email).Hash)
 }
 

@@ -93,8 +93,7 @@ func TestFormer_refresh(t *testing.T) {
 			}
 			versions[v.Version]++
 			for _, dead := range v.Dead {
-				_, err := h.refreshAny(dead)
-				refused(t, err, notFound)
+				refused(t, must.ErrOf(h.refreshAny(dead)), notFound)
 			}
 			first, err := h.refreshAny(v.Token)
 			if err != nil {
@@ -116,17 +115,14 @@ func TestFormer_refresh(t *testing.T) {
 				t.Errorf("kind %d: the grandchild is %s, %v", u.Kind, next.RefreshToken, err)
 			}
 			for _, dead := range v.Dead { // which end nothing
-				_, err := h.refreshAny(dead)
-				refused(t, err, notFound)
+				refused(t, must.ErrOf(h.refreshAny(dead)), notFound)
 			}
 			h.pass(11 * time.Second)
 			if _, err := h.refreshAny(next.RefreshToken); err != nil {
 				t.Errorf("kind %d: %v", u.Kind, err)
 			}
-			_, err = h.refreshAny(v.Token)
-			refused(t, err, used)
-			_, err = h.refreshAny(v.Token)
-			refused(t, err, notFound)
+			refused(t, must.ErrOf(h.refreshAny(v.Token)), used)
+			refused(t, must.ErrOf(h.refreshAny(v.Token)), notFound)
 		}
 	}
 	if versions[1] < 15 || versions[2] < 4 {
@@ -144,10 +140,8 @@ func TestFormer_reuse(t *testing.T) {
 			first, err := h.refreshAny(v.Token)
 			accepted(t, err)
 			h.pass(11 * time.Second)
-			_, err = h.refreshAny(v.Token)
-			refused(t, err, used)
-			_, err = h.refreshAny(first.RefreshToken)
-			refused(t, err, notFound)
+			refused(t, must.ErrOf(h.refreshAny(v.Token)), used)
+			refused(t, must.ErrOf(h.refreshAny(first.RefreshToken)), notFound)
 		}
 	}
 }
@@ -201,8 +195,7 @@ func TestFormer_rootKey(t *testing.T) {
 			if again.RefreshToken != g.RefreshToken {
 				t.Errorf("kind %d: another child", kind)
 			}
-			_, err = kept.refreshAny(g.RefreshToken)
-			accepted(t, err)
+			accepted(t, must.ErrOf(kept.refreshAny(g.RefreshToken)))
 		}
 	}
 }
@@ -214,8 +207,7 @@ func TestFormer_refusals(t *testing.T) {
 	s := h.moveIn(time.Time{})
 	f := func(kind int, want string) {
 		t.Helper()
-		_, err := h.refreshAny(s.User(kind).Sessions[0].Token)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.refreshAny(s.User(kind).Sessions[0].Token)), want)
 	}
 	h.ban(h.user(s.User(1).ID), "1h")
 	f(1, "user_banned: Invalid Refresh Token: User Banned")
@@ -237,15 +229,11 @@ func TestFormer_refusals(t *testing.T) {
 	// A session that was opened here has no former token, whatever a text says.
 	g := h.confirmed("mia@example.org")
 	key := []byte("0123456789abcdef0123456789abcdef")
-	_, err := h.refreshAny(formertest.Version2(g.Session, 0, key))
-	refused(t, err, notFound)
-	_, err = h.refreshAny("abcdefghijkl")
-	refused(t, err, notFound)
-	_, err = h.refreshAny("ABCDEFGHIJKLMNOPQRST-_")
-	refused(t, err, notFound)
+	refused(t, must.ErrOf(h.refreshAny(formertest.Version2(g.Session, 0, key))), notFound)
+	refused(t, must.ErrOf(h.refreshAny("abcdefghijkl")), notFound)
+	refused(t, must.ErrOf(h.refreshAny("ABCDEFGHIJKLMNOPQRST-_")), notFound)
 	for _, text := range []string{"ABCdefghijkl", "abcdefghijklm", "x", ""} {
-		_, err = h.refreshAny(text)
-		refused(t, err, "validation_failed: Refresh token is not valid")
+		refused(t, must.ErrOf(h.refreshAny(text)), "validation_failed: Refresh token is not valid")
 	}
 }
 
@@ -258,15 +246,11 @@ func TestFormer_noTakeover(t *testing.T) {
 		if h.IsFormer(text) {
 			t.Errorf("%s is former", text)
 		}
-		_, err := h.OwnToken(t.Context(), text)
-		refused(t, err, notFound)
+		refused(t, must.ErrOf(h.OwnToken(t.Context(), text)), notFound)
 	}
-	_, err := h.refresh("abcdefghijkl")
-	refused(t, err, notFound)
-	_, err = h.refresh(v2)
-	refused(t, err, notFound)
-	_, err = h.refresh("ABCDEFGHIJKLMNOPQRST-_")
-	refused(t, err, "validation_failed: Refresh token is not valid")
+	refused(t, must.ErrOf(h.refresh("abcdefghijkl")), notFound)
+	refused(t, must.ErrOf(h.refresh(v2)), notFound)
+	refused(t, must.ErrOf(h.refresh("ABCDEFGHIJKLMNOPQRST-_")), "validation_failed: Refresh token is not valid")
 }
 
 // A former token costs one round trip more than any other, in both versions.
@@ -288,9 +272,7 @@ func TestFormer_Statements(t *testing.T) {
 		return g
 	}
 	for _, kind := range []int{1, 38} { // the first time prepares
-		if _, err := h.refreshAny(s.User(kind).Sessions[0].Token); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.refreshAny(s.User(kind).Sessions[0].Token)))
 	}
 	f(1, f(2, s.User(3).Sessions[0].Token).RefreshToken)
 	f(1, f(2, s.User(39).Sessions[0].Token).RefreshToken)
@@ -337,8 +319,7 @@ func TestFormer_links(t *testing.T) {
 			if err != nil || v.Type != want || v.Grant == nil || v.Grant.User.ID != id {
 				t.Errorf("%s as %s: %+v, %v", kind, typ, v, err)
 			}
-			_, err = h.verify(flow.Verify{Type: typ, TokenHash: text})
-			refused(t, err, expired)
+			refused(t, must.ErrOf(h.verify(flow.Verify{Type: typ, TokenHash: text})), expired)
 		}
 	}
 	// Our own links keep to their names.
@@ -346,18 +327,15 @@ func TestFormer_links(t *testing.T) {
 	must.Succeed(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	own := h.newest("recovery", "mia@example.org").Hash
 	for _, typ := range []string{"magiclink", "email", "signup"} {
-		_, err := h.verify(flow.Verify{Type: typ, TokenHash: own})
-		refused(t, err, expired)
+		refused(t, must.ErrOf(h.verify(flow.Verify{Type: typ, TokenHash: own})), expired)
 	}
 	h.redeem("recovery", own)
 
 	// With a prefix that was not in the mail, or without one that was, and after the last link's time.
 	text := link(store.KindSignup, false)
-	_, err := h.verify(flow.Verify{Type: "signup", TokenHash: "pkce_" + text})
-	refused(t, err, expired)
+	refused(t, must.ErrOf(h.verify(flow.Verify{Type: "signup", TokenHash: "pkce_" + text})), expired)
 	h.pass(time.Hour)
-	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: text})
-	refused(t, err, expired)
+	refused(t, must.ErrOf(h.verify(flow.Verify{Type: "signup", TokenHash: text})), expired)
 }
 
 // A link of a PKCE flow that was carried over gives a code, which the flow's verifier opens.
@@ -429,8 +407,7 @@ func TestFormer_guesses(t *testing.T) {
 		{Type: "recovery", TokenHash: right()}, {Type: "recovery", TokenHash: wrong()},
 		{Type: "recovery", TokenHash: wrong(), Password: "sesame 2"}, {Type: "signup", TokenHash: "pkce_" + wrong()},
 	} {
-		_, err := h.verify(p)
-		refused(t, err, limited)
+		refused(t, must.ErrOf(h.verify(p)), limited)
 	}
 	// Links of ours are not held up, and nothing is counted of them or of other texts.
 	h.confirmed("mia@example.org")
@@ -460,9 +437,7 @@ func TestFormer_pending(t *testing.T) {
 	h.exec(`insert into one_time_tokens (id, user_id, kind, address, password_hash, user_metadata, created_at, expires_at)
 		values ($1, $2, 'signup', $3, $4, '{"nick": "pen"}', $5, $6)`, uuid.New(), u.ID, u.Email, hash, h.now.Add(-time.Hour), h.now.Add(30*24*time.Hour))
 	refused(t, h.signIn(u.Email, u.Password), "email_not_confirmed: Email not confirmed")
-	if _, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: u.Email}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: u.Email})))
 	code := h.newest(string(mail.Confirmation), u.Email).Code
 	v, err := h.verify(flow.Verify{Type: "signup", Email: u.Email, Token: code})
 	if err != nil || !strings.Contains(string(v.Grant.User.UserMetadata), "pen") {

@@ -210,26 +210,10 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 	if err := b.Send(ctx); err != nil {
 		return flow.Link{}, err
 	}
-	op.beginPause(ctx)
+	op.cand.beginPause(ctx, &op.f, made.pause)
 	if typ == "signup" { // the metadata is stored with the token
 		out.UserMetadata = flow.WithoutOwn(msg.Token.UserMetadata)
 	}
 	return flow.Link{User: out, ActionLink: msg.URL, EmailOTP: msg.Code, HashedToken: msg.TokenHash, VerificationType: typ,
 		RedirectTo: op.f.Req.RedirectTo}, nil
-}
-
-// beginPause begins the pause before the user's next mail, for an invitation the pause of confirmations, unless the pause
-// runs already. A failure is ignored.
-func (op *generateLinkOp) beginPause(ctx context.Context) {
-	pause := op.f.Settings.Email.Interval
-	if op.made.pause == "confirmation" {
-		pause = op.f.Settings.Email.ConfirmationInterval
-	}
-	q := flow.MailQuota(&op.f, op.made.pause, pause, op.cand.aud, op.cand.address)
-	q.Budgets = nil
-	b := op.f.Batch()
-	q.Take(b, op.f.Now)
-	if err := b.Send(ctx); err != nil && q.RefusalOf(err) == err {
-		op.f.Core.Log.Warn("a generated link began no pause between mails", "error", err)
-	}
 }

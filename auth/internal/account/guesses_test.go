@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 const tooManyPasswords = "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with " +
@@ -264,8 +265,7 @@ func TestUpdateUser_currentPasswordHook(t *testing.T) {
 		if i == 0 {
 			current = "sesame"
 		}
-		_, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-			flow.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.UpdateUser(t.Context(), browser, h.caller(g),
+			flow.UserUpdate{Password: ptr("another"), CurrentPassword: &current})), want)
 	}
 }

@@ -233,8 +233,7 @@ func TestHooks_claims(t *testing.T) {
 		t.Errorf("a refresh while the hook is away: %v", err)
 	}
 	h.set(func(s *flow.Settings) { s.Factors.Attempt = nil })
-	_, err = h.answer(g, app, challenge, h.code(app))
-	refused(t, err, "hook_timeout: away")
+	refused(t, must.ErrOf(h.answer(g, app, challenge, h.code(app))), "hook_timeout: away")
 	if l := h.level(g); l != "aal1 password" {
 		t.Error(l)
 	}
@@ -244,8 +243,7 @@ func TestHooks_claims(t *testing.T) {
 		t.Errorf("sessions ended by %q", got)
 	}
 	c.refuse(no)
-	_, err = h.refresh(g.RefreshToken)
-	refused(t, err, saidNo)
+	refused(t, must.ErrOf(h.refresh(g.RefreshToken)), saidNo)
 	c.refuse(nil)
 	g = claimed(h.refresh(g.RefreshToken))
 	if l := h.level(claimed(h.verified(g, app), nil)); l != "aal2 totp password" {

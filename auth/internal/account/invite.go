@@ -12,7 +12,7 @@ import (
 )
 
 // Invite creates a user without a password and sends a link. An unconfirmed user is invited again and keeps the
-// metadata. The budget for mails applies, but no pause.
+// metadata. The budget for mails applies, but no pause; the pause before the user's own next confirmation begins.
 func (a *Accounts) Invite(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	p flow.Invitation) (store.User, error) {
 	f := a.core.Begin(req)
@@ -59,6 +59,9 @@ func (a *Accounts) Invite(ctx context.Context, req flow.RequestInfo, by flow.Act
 		if isOvertaken(err) && !again {
 			continue
 		}
+		if err == nil {
+			cand.beginPause(ctx, f, "confirmation")
+		}
 		return u, refusal.Failure("invite", q.RefusalOf(err))
 	}
 }
@@ -85,4 +88,19 @@ func (cand *signupCandidate) addInvited(f *flow.Flow, b *flow.Batch, state addre
 	b.InsertUser(u)
 	b.InsertIdentity(u.Identities[0])
 	return u.ID
+}
+
+// beginPause begins the pause before the next mail to the address, unless the pause runs already. A failure is ignored.
+func (cand *signupCandidate) beginPause(ctx context.Context, f *flow.Flow, name string) {
+	pause := f.Settings.Email.Interval
+	if name == "confirmation" {
+		pause = f.Settings.Email.ConfirmationInterval
+	}
+	q := flow.MailQuota(f, name, pause, cand.aud, cand.address)
+	q.Budgets = nil
+	b := f.Batch()
+	q.Take(b, f.Now)
+	if err := b.Send(ctx); err != nil && q.RefusalOf(err) == err {
+		f.Core.Log.Warn("a link of an administrator began no pause between mails", "error", err)
+	}
 }

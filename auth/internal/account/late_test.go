@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/shared/must"
 )
 
 // A session that ends between its check and the write changes nothing: otherwise a stolen session could have a code
@@ -14,8 +15,7 @@ func TestUpdateUser_sessionEndedMeanwhile(t *testing.T) {
 	stolen := h.caller(h.again("mia@example.org"))
 	late := func(want string) {
 		t.Helper()
-		_, err := h.UpdateUser(t.Context(), browser, stolen, flow.UserUpdate{Phone: "4915199999999"})
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.UpdateUser(t.Context(), browser, stolen, flow.UserUpdate{Phone: "4915199999999"})), want)
 		if u := h.user(stolen.User.ID); u.NewPhone != "" {
 			t.Errorf("%q waits", u.NewPhone)
 		}
@@ -23,9 +23,7 @@ func TestUpdateUser_sessionEndedMeanwhile(t *testing.T) {
 	h.ban(stolen.User, "1h")
 	late("user_banned: User is banned")
 	h.ban(stolen.User, "none")
-	if _, err := h.update(h.again("mia@example.org"), flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.update(h.again("mia@example.org"), flow.UserUpdate{Password: ptr("open sesame")})))
 	late("session_not_found: Session from session_id claim in JWT does not exist")
 	if err := h.AdminDelete(t.Context(), browser, service, stolen.User.ID, true); err != nil {
 		t.Fatal(err)
@@ -42,8 +40,7 @@ func TestUpdateUser_passwordMeanwhile(t *testing.T) {
 	early, late, again := h.caller(g), h.caller(g), h.caller(g)
 	f := func(c flow.Principal, p flow.UserUpdate, want string) {
 		t.Helper()
-		_, err := h.UpdateUser(t.Context(), browser, c, p)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.UpdateUser(t.Context(), browser, c, p)), want)
 	}
 	f(early, flow.UserUpdate{Password: ptr("open sesame")}, "")
 	f(late, flow.UserUpdate{Password: ptr("open sesame")},

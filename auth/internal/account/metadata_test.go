@@ -49,10 +49,8 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 	guest, err := h.SignUpAnonymous(t.Context(), browser, []byte(forged))
 	must.Succeed(t, err)
 	want("anonymous", guest.User.UserMetadata, map[string]any{"nick": "mi"})
-	if _, err := h.SignUp(t.Context(), browser,
-		flow.SignUp{Phone: "+4917612345678", Password: "sesame", Data: []byte(forged)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.SignUp(t.Context(), browser,
+		flow.SignUp{Phone: "+4917612345678", Password: "sesame", Data: []byte(forged)})))
 	v, err := h.Verify(t.Context(), browser,
 		flow.Verify{Type: "sms", Phone: "+4917612345678", Token: h.newest("signup", "4917612345678").Code})
 	must.Succeed(t, err)
@@ -69,22 +67,18 @@ func TestMetadata_limit(t *testing.T) {
 		return []byte(fmt.Sprintf(`{"a":"%s"}`, strings.Repeat("x", n-len(`{"a":""}`))))
 	}
 	large := h.confirmed("large@example.org")
-	if _, err := h.UpdateUser(
-		t.Context(), browser, h.caller(large), flow.UserUpdate{Data: object(500)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.UpdateUser(
+		t.Context(), browser, h.caller(large), flow.UserUpdate{Data: object(500)})))
 	h.set(func(s *flow.Settings) { s.MetadataMaxBytes = 200 })
 	const over = "validation_failed: Metadata cannot be larger than 200 bytes"
 	update := func(g flow.Grant, data []byte, want string) {
 		t.Helper()
-		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Data: data})
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Data: data})), want)
 	}
 	admin := func(g flow.Grant, user, app []byte, want string) {
 		t.Helper()
-		_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-			flow.Attributes{UserMetadata: user, AppMetadata: app})
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.AdminUpdate(t.Context(), browser, service, g.User.ID,
+			flow.Attributes{UserMetadata: user, AppMetadata: app})), want)
 	}
 	update(large, object(501), over)
 	update(large, []byte(`{"b":1}`), over)
@@ -132,10 +126,8 @@ func TestMetadata_limit(t *testing.T) {
 	accepted(t, invite(object(200)))
 
 	// A sign-up with data of its own for an invited address: confirming must not fail, and nothing grows.
-	if _, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "udo@example.org", Password: "sesame",
-		Data: []byte(`{"b":"` + strings.Repeat("y", 100) + `"}`)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Email: "udo@example.org", Password: "sesame",
+		Data: []byte(`{"b":"` + strings.Repeat("y", 100) + `"}`)})))
 	u := h.redeem("signup", h.newest("confirmation", "udo@example.org").Hash).User
 	if m := members(t, u.UserMetadata); m["b"] != nil || m["a"] == nil || m["email_verified"] != true {
 		t.Errorf("the invited user's metadata: %s", u.UserMetadata)

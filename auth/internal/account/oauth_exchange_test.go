@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 func linkingByCode(s *flow.Settings) {
@@ -43,8 +44,7 @@ func TestLinkByCode(t *testing.T) {
 	}
 	_, err := h.exchange(code, verifier+"x")
 	refused(t, err, "bad_code_verifier: code challenge does not match previously saved code verifier")
-	_, err = h.exchange(code, verifier)
-	refused(t, err, noFlow)
+	refused(t, must.ErrOf(h.exchange(code, verifier)), noFlow)
 
 	g, err := h.exchange(h.linkCode(mia, person("github", "17", "*else@example.org")), verifier)
 	u := h.user(mia.User.ID)
@@ -60,10 +60,8 @@ func TestLinkByCode(t *testing.T) {
 	for g, want := range map[*flow.Grant]string{&mia: "Identity is already linked",
 		&tom: "Identity is already linked to another user"} {
 		code = h.linkCode(*g, person("github", "17", "*else@example.org"))
-		_, err = h.exchange(code, verifier)
-		refused(t, err, "identity_already_exists: "+want)
-		_, err = h.exchange(code, verifier)
-		refused(t, err, noFlow)
+		refused(t, must.ErrOf(h.exchange(code, verifier)), "identity_already_exists: "+want)
+		refused(t, must.ErrOf(h.exchange(code, verifier)), noFlow)
 	}
 	// No bearer is needed; one of another user is refused.
 	by := func(bearer string) error {
@@ -83,8 +81,7 @@ func TestLinkByCode(t *testing.T) {
 	g, err = h.exchange(code, verifier)
 	accepted(t, err)
 	h.pass(time.Minute)
-	_, err = h.exchange(code, verifier)
-	refused(t, err, noFlow)
+	refused(t, must.ErrOf(h.exchange(code, verifier)), noFlow)
 	ended(t, h, g)
 }
 
@@ -99,8 +96,7 @@ func TestLinkByCode_checkedAgain(t *testing.T) {
 		code := h.linkCode(g, person("github", email, "*"+email))
 		h.pass(time.Second)
 		spoil(g)
-		_, err := h.exchange(code, verifier)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.exchange(code, verifier)), want)
 	}
 	f("out@example.org", func(g flow.Grant) {
 		accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true))
@@ -140,14 +136,12 @@ func TestLinkByCode_unverified(t *testing.T) {
 	if n := len(h.messages()); n != 0 {
 		t.Errorf("%d mails before the exchange", n)
 	}
-	_, err = h.exchange(code, verifier)
-	refused(t, err,
+	refused(t, must.ErrOf(h.exchange(code, verifier)),
 		"email_not_confirmed: Unverified email with github. A confirmation email has been sent to your github email")
 	if l := h.newest("email_change", "ann@example.org"); !strings.Contains(l.Link, "redirect_to="+browser.RedirectTo) {
 		t.Error(l.Link)
 	}
-	_, err = h.exchange(code, verifier)
-	refused(t, err, noFlow)
+	refused(t, must.ErrOf(h.exchange(code, verifier)), noFlow)
 }
 
 // Of many exchanges of one code on two replicas one links.

@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 func TestExternal_newUser(t *testing.T) {
@@ -50,10 +51,8 @@ func TestExternal_newUser(t *testing.T) {
 	// Again: the same user, with the provider's data updated and the user's own additions kept.
 	h.pass(time.Minute)
 	caller := h.caller(g)
-	if _, err := h.UpdateUser(t.Context(), browser, caller,
-		flow.UserUpdate{Data: []byte(`{"nick":"mi"}`)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.UpdateUser(t.Context(), browser, caller,
+		flow.UserUpdate{Data: []byte(`{"nick":"mi"}`)})))
 	p := person("github", "17", "*new@example.org")
 	p.Data["name"] = "Mia New"
 	again := h.enters(p)
@@ -115,8 +114,7 @@ func TestExternal_severalAccounts(t *testing.T) {
 	h := open(t)
 	h.confirmed("mia@example.org")
 	h.confirmed("tom@example.org")
-	_, err := h.arrive(person("github", "17", "*mia@example.org", "+tom@example.org"))
-	refused(t, err,
+	refused(t, must.ErrOf(h.arrive(person("github", "17", "*mia@example.org", "+tom@example.org"))),
 		"unexpected_failure: Multiple accounts with the same email address in the same linking domain detected: "+
 			"default")
 }
@@ -125,11 +123,10 @@ func TestExternal_noAddress(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	const none = "unexpected_failure: Error getting user email from external provider"
-	_, err := h.arrive(person("snapchat", "17"))
-	refused(t, err, none)
+	refused(t, must.ErrOf(h.arrive(person("snapchat", "17"))), none)
 	native := person("apple", "a")
 	native.Native = true
-	_, err = h.arrive(native) // before anything is made
+	_, err := h.arrive(native) // before anything is made
 	refused(t, err, none)
 	if countUsers(h) != 0 {
 		t.Error("a user was made")
@@ -152,14 +149,11 @@ func TestExternal_banned(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.enters(person("github", "17", "*mia@example.org"))
-	if _, err := h.AdminUpdate(t.Context(), browser, flow.Actor{Role: "service_role"}, g.User.ID,
-		flow.Attributes{BanDuration: new("1h")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminUpdate(t.Context(), browser, flow.Actor{Role: "service_role"}, g.User.ID,
+		flow.Attributes{BanDuration: new("1h")})))
 	for _, p := range []arrival{person("github", "17", "*mia@example.org"),
 		person("google", "g", "*mia@example.org")} {
-		_, err := h.arrive(p)
-		refused(t, err, "user_banned: User is banned")
+		refused(t, must.ErrOf(h.arrive(p)), "user_banned: User is banned")
 	}
 	if u := h.user(g.User.ID); len(u.Identities) != 1 {
 		t.Error("a banned user got another identity")
@@ -258,12 +252,10 @@ func TestExternal_atOnce(t *testing.T) {
 	for i := range 8 {
 		email := fmt.Sprintf("u%d@example.org", i)
 		wg.Go(func() {
-			_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})
-			accepted(t, err)
+			accepted(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})))
 		})
 		wg.Go(func() {
-			_, err := h.Arrive(t.Context(), browser, person("github", email, "*"+email))
-			accepted(t, err)
+			accepted(t, must.ErrOf(h.Arrive(t.Context(), browser, person("github", email, "*"+email))))
 		})
 	}
 	wg.Wait()
@@ -278,10 +270,8 @@ func TestExternal_invitation(t *testing.T) {
 	by := flow.Actor{Role: "service_role"}
 	invite := func(email string) message {
 		t.Helper()
-		if _, err := h.Invite(t.Context(), browser, by,
-			flow.Invitation{Email: email, Data: []byte(`{"team":"red"}`)}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.Invite(t.Context(), browser, by,
+			flow.Invitation{Email: email, Data: []byte(`{"team":"red"}`)})))
 		return h.newest("invite", email)
 	}
 	l := invite("mia@example.org")
@@ -290,9 +280,8 @@ func TestExternal_invitation(t *testing.T) {
 		return h.arrive(p)
 	}
 	const mismatch = "validation_failed: Invited email does not match emails from external provider"
-	_, err := accept(person("github", "17", "*other@example.org"))
-	refused(t, err, mismatch)
-	_, err = accept(person("github", "17", "!mia@example.org")) // asserted, not verified
+	refused(t, must.ErrOf(accept(person("github", "17", "*other@example.org"))), mismatch)
+	_, err := accept(person("github", "17", "!mia@example.org")) // asserted, not verified
 	refused(t, err, mismatch)
 	g, err := accept(person("github", "17", "*other@example.org", "+mia@example.org"))
 	accepted(t, err)
@@ -304,15 +293,13 @@ func TestExternal_invitation(t *testing.T) {
 	if !strings.HasSuffix(h.trail(), "invite_accepted") {
 		t.Error(h.trail())
 	}
-	_, err = accept(person("github", "17", "*mia@example.org"))
-	refused(t, err, "invite_not_found: Invite not found")
+	refused(t, must.ErrOf(accept(person("github", "17", "*mia@example.org"))), "invite_not_found: Invite not found")
 	// The identity belongs to another user already.
 	l = invite("tom@example.org")
 	_, err = accept(person("github", "17", "*tom@example.org"))
 	refused(t, err, "identity_already_exists: Identity is already linked to another user")
 	h.pass(2 * time.Hour)
-	_, err = accept(person("github", "18", "*tom@example.org"))
-	refused(t, err, "invite_not_found: Invite not found")
+	refused(t, must.ErrOf(accept(person("github", "18", "*tom@example.org"))), "invite_not_found: Invite not found")
 }
 
 func TestExternal_pkce(t *testing.T) {
@@ -365,11 +352,10 @@ func TestExternal_idTokenOnce(t *testing.T) {
 	h.set(func(s *flow.Settings) { s.DisableSignup = true })
 	p := person("google", "g", "*mia@example.org")
 	p.Native, p.Accepted = true, &provider.Accepted{Key: []byte("key"), Until: noon.Add(time.Hour)}
-	_, err := h.arrive(p)
-	refused(t, err, "signup_disabled: Signups not allowed for this instance")
+	refused(t, must.ErrOf(h.arrive(p)), "signup_disabled: Signups not allowed for this instance")
 	h.set(func(s *flow.Settings) { s.DisableSignup = false })
 	h.enters(p)
-	_, err = h.arrive(p)
+	_, err := h.arrive(p)
 	if e, ok := errors.AsType[*provider.OAuthError](err); !ok || e.Code != "invalid request" ||
 		e.Description != "Bad ID token" {
 		t.Errorf("%v", err)

@@ -26,8 +26,7 @@ func TestExternal_unverified(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *flow.Settings) { s.Email.ConfirmationInterval = time.Minute })
 	p := person("github", "17", "!mia@example.org")
-	_, err := h.arrive(p)
-	refused(t, err, confirmationSent)
+	refused(t, must.ErrOf(h.arrive(p)), confirmationSent)
 	l := h.newest("confirmation", "mia@example.org")
 	if strings.HasPrefix(l.Hash, "pkce_") || !strings.Contains(l.Link, "redirect_to=https://app.example.org/home") {
 		t.Errorf("%+v", l)
@@ -35,11 +34,10 @@ func TestExternal_unverified(t *testing.T) {
 	if h.trail() != "user_confirmation_requested" {
 		t.Error(h.trail())
 	}
-	_, err = h.arrive(p)
+	_, err := h.arrive(p)
 	refused(t, err, "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
 	h.pass(time.Minute)
-	_, err = h.arrive(p)
-	refused(t, err, confirmationSent)
+	refused(t, must.ErrOf(h.arrive(p)), confirmationSent)
 	g := h.redeem("signup", l.Hash)
 	u := h.user(g.User.ID)
 	if fmt.Sprint(providers(u)) != "[github]" || u.EmailConfirmedAt.IsZero() ||
@@ -85,18 +83,15 @@ func TestExternal_allowUnverified(t *testing.T) {
 	}
 	h.set(func(s *flow.Settings) { s.Email.Configured = true })
 	await.Together(6, func(int) {
-		_, err := h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))
-		accepted(t, err)
+		accepted(t, must.ErrOf(h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))))
 	})
 	if n := len(h.messages()); n != 3 {
 		t.Errorf("%d messages after many at once", n)
 	}
 	// The user signs in and sets a password; a proof of the address by another ends that user's sessions.
 	h.pass(time.Second)
-	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-		flow.UserUpdate{Password: new("another sesame")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.UpdateUser(t.Context(), browser, h.caller(g),
+		flow.UserUpdate{Password: new("another sesame")})))
 	victim := h.enters(person("google", "g", "*mia@example.org"))
 	if victim.User.ID != g.User.ID {
 		t.Fatalf("%+v", victim)
@@ -117,8 +112,7 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 		"order to sign in"
 	for _, autoconfirm := range []bool{false, true} {
 		h.set(func(s *flow.Settings) { s.Email.Autoconfirm = autoconfirm })
-		_, err := h.arrive(person("github", fmt.Sprint(autoconfirm), "!mia@example.org"))
-		refused(t, err, verify)
+		refused(t, must.ErrOf(h.arrive(person("github", fmt.Sprint(autoconfirm), "!mia@example.org"))), verify)
 	}
 	if u := h.user(mia.User.ID); len(u.Identities) != 1 || countUsers(h) != 1 || len(h.messages()) != 1 {
 		t.Error(brief(u), countUsers(h), len(h.messages()))
@@ -161,10 +155,8 @@ func TestExternal_unverifiedIdentityAttractsNoSignIn(t *testing.T) {
 func TestExternal_confirmsExactlyTheProvenAddress(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	_, err := h.arrive(person("github", "17", "!victim@example.org"))
-	refused(t, err, confirmationSent)
-	_, err = h.arrive(person("github", "17", "*attacker@example.org"))
-	refused(t, err, confirmationSent)
+	refused(t, must.ErrOf(h.arrive(person("github", "17", "!victim@example.org"))), confirmationSent)
+	refused(t, must.ErrOf(h.arrive(person("github", "17", "*attacker@example.org"))), confirmationSent)
 	victim := h.enters(person("google", "g", "*victim@example.org"))
 	if u := h.user(victim.User.ID); fmt.Sprint(providers(u)) != "[google]" || u.Email != "victim@example.org" {
 		t.Error(brief(u))
@@ -219,13 +211,11 @@ func TestExternal_anotherMailOfTheSameSignIn(t *testing.T) {
 	h := open(t)
 	for _, by := range []string{"resend", "link"} {
 		email := by + "@example.org"
-		_, err := h.arrive(person("github", by, "!"+email))
-		refused(t, err, confirmationSent)
+		refused(t, must.ErrOf(h.arrive(person("github", by, "!"+email))), confirmationSent)
 		h.pass(time.Second)
 		hash := ""
 		if by == "resend" {
-			_, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: email})
-			accepted(t, err)
+			accepted(t, must.ErrOf(h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: email})))
 			hash = h.newest("confirmation", email).Hash
 		} else {
 			l, err := h.GenerateLink(t.Context(), browser, flow.Actor{Role: "service_role"},
@@ -254,8 +244,7 @@ func TestExternal_triedBeforeVerified(t *testing.T) {
 		}
 		s.Hooks.AfterCreate = true
 	})
-	_, err := h.arrive(person("github", "17", "!mia@example.org"))
-	refused(t, err,
+	refused(t, must.ErrOf(h.arrive(person("github", "17", "!mia@example.org"))),
 		"provider_email_needs_verification: Unverified email with github. Verify the email with github in order to "+
 			"sign in")
 	if h.trail() != before+" login_failed" || countUsers(h) != 1 || len(h.messages()) != 1 {
@@ -321,8 +310,7 @@ func TestExternal_abandoned(t *testing.T) {
 		"user_banned: User is banned": `update users set banned_until = '2040-01-01' where id = $1`,
 	} {
 		id = leave(more, "", more)
-		_, err := h.arrive(person("github", more, "*mia@example.org"))
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.arrive(person("github", more, "*mia@example.org"))), want)
 		h.user(id)
 	}
 }

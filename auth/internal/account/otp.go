@@ -69,7 +69,7 @@ func sendDigits(ctx context.Context, f *flow.Flow, p flow.OTP) error {
 	if !f.Settings.Phone.Enabled {
 		return refusal.Invalid(refusal.CodePhoneProviderDisabled, "Unsupported phone provider")
 	}
-	cand := signupCandidate{aud: f.Aud(), provider: "phone", channel: p.Channel}
+	cand := signupCandidate{aud: f.Aud(), provider: "phone", channel: flow.ChannelOf(p.Channel)}
 	var err error
 	if cand.address, err = flow.ParsePhone(p.Phone); err != nil {
 		return err

@@ -102,12 +102,23 @@ func TestSendOTP(t *testing.T) {
 		t.Errorf("%d sessions of one sign-in", len(list))
 	}
 	send(flow.OTP{Phone: "491511", CreateUser: true})
-	_, err := h.verify(flow.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.verify(flow.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})))
 	h.set(func(s *flow.Settings) { s.Phone.Autoconfirm = true })
 	send(flow.OTP{Phone: "491512", CreateUser: true})
-	_, err = h.verify(flow.Verify{Type: "sms", Phone: "491512", Token: h.newest("sms", "491512").Code})
+	accepted(t, must.ErrOf(h.verify(flow.Verify{Type: "sms", Phone: "491512", Token: h.newest("sms", "491512").Code})))
+	accepted(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Phone: "491513", Password: "sesame"})))
+	rows, _, err := h.AuditLog(t.Context(), store.AuditFilter{Limit: 100})
 	accepted(t, err)
+	var channels []string // of requests that named none
+	for _, r := range rows {
+		if strings.Contains(string(r.Traits), "channel") {
+			channels = append(channels, fmt.Sprint(r.Action, " ", metadata(t, r.Traits)["channel"]))
+		}
+	}
+	if got, want := strings.Join(channels, ", "),
+		"user_signedup sms, user_recovery_requested sms, user_confirmation_requested sms"; got != want {
+		t.Errorf("channels in the audit log: %s, want %s", got, want)
+	}
 	// The address of another provider's identity cannot be signed up with, and no message is sent.
 	b := h.db.Batch()
 	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: mia.ID, Provider: "github", ProviderID: "7",
@@ -192,8 +203,7 @@ func TestRecover(t *testing.T) {
 	older := h.newest("recovery", "mia@example.org")
 	h.pass(time.Second)
 	f(flow.Recover{Email: "mia@example.org"}, "")
-	_, err := h.verify(flow.Verify{Type: "recovery", TokenHash: older.Hash})
-	refused(t, err, linkExpired)
+	refused(t, must.ErrOf(h.verify(flow.Verify{Type: "recovery", TokenHash: older.Hash})), linkExpired)
 	if g := h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash); g.User.ID != mia.User.ID ||
 		g.Type != "recovery" {
 		t.Errorf("%+v", g)
@@ -209,8 +219,7 @@ func TestResend(t *testing.T) {
 		for _, c := range change {
 			h.set(c)
 		}
-		_, err := h.Resend(t.Context(), browser, p)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.Resend(t.Context(), browser, p)), want)
 		h.set(func(s *flow.Settings) { *s = old })
 	}
 	const types = "validation_failed: Missing one of these types: signup, email_change, sms, phone_change"
@@ -259,14 +268,11 @@ func TestResend(t *testing.T) {
 		t.Errorf("%+v, %v", g, err)
 	}
 	accepted(t, h.signIn("tom@example.org", "sesame"))
-	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Phone: "491511", Password: "sesame"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Phone: "491511", Password: "sesame"})))
 	h.pass(time.Second)
 	f(flow.Resend{Type: "sms", Phone: "+491511", Challenge: flow.Challenge{Challenge: "x", Method: "y"}}, "")
-	_, err = h.verify(flow.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
-	accepted(t, err)
-	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.verify(flow.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})))
+	accepted(t, must.ErrOf(h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})))
 }
 
 // The cap of a block of numbers, those that differ in their last four digits, is one for all replicas. Test

@@ -24,9 +24,7 @@ func TestOutage(t *testing.T) {
 		store.Options{URL: server.PostgresURL("postgres"), Settings: store.Settings{MaxConns: 4}})
 	must.Succeed(t, err)
 	t.Cleanup(db.Close)
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	h := openOn(t, db)
 	g := h.confirmed("mia@example.org")
 	away := func(patience time.Duration) {

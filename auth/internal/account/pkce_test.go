@@ -12,6 +12,7 @@ import (
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const verifier = "a-verifier-of-at-least-forty-three-characters"
@@ -33,15 +34,14 @@ func (h *house) exchange(code, verifier string) (flow.Grant, error) {
 func TestExchangeCode(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	_, err := h.SignUp(t.Context(), browser,
-		flow.SignUp{Email: "mia@example.org", Password: "sesame", Challenge: s256(verifier)})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.SignUp(t.Context(), browser,
+		flow.SignUp{Email: "mia@example.org", Password: "sesame", Challenge: s256(verifier)})))
 	l := h.newest("confirmation", "mia@example.org")
 	if !strings.HasPrefix(l.Hash, "pkce_") {
 		t.Errorf("%+v", l)
 	}
 	// Without its prefix it is another text, and an ordinary one with it as well.
-	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: strings.TrimPrefix(l.Hash, "pkce_"), Link: true})
+	_, err := h.verify(flow.Verify{Type: "signup", TokenHash: strings.TrimPrefix(l.Hash, "pkce_"), Link: true})
 	refused(t, err, linkExpired)
 	plain := h.signUp("tom@example.org", "sesame", `{}`)
 	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: "pkce_" + plain.Hash, Link: true})
@@ -57,17 +57,14 @@ func TestExchangeCode(t *testing.T) {
 	_, err = h.exchange("", verifier)
 	refused(t, err, "validation_failed: invalid request: both auth code and code verifier should be non-empty")
 	const none = "flow_state_not_found: invalid flow state, no valid flow state found"
-	_, err = h.exchange("no code", verifier)
-	refused(t, err, none)
-	_, err = h.exchange(strings.Repeat("0", 64), verifier)
-	refused(t, err, none)
+	refused(t, must.ErrOf(h.exchange("no code", verifier)), none)
+	refused(t, must.ErrOf(h.exchange(strings.Repeat("0", 64), verifier)), none)
 	h.pass(5 * time.Minute)
 	g, err := h.exchange(v.Code, verifier)
 	if err != nil || h.caller(g).Claims.AMR[0].Method != "email/signup" {
 		t.Fatalf("%+v, %v", g, err)
 	}
-	_, err = h.exchange(v.Code, verifier)
-	refused(t, err, none)
+	refused(t, must.ErrOf(h.exchange(v.Code, verifier)), none)
 	if !strings.HasSuffix(h.trail(), "user_signedup verification_failed login") {
 		t.Errorf("trail %s", h.trail())
 	}
@@ -84,12 +81,10 @@ func TestExchangeCode(t *testing.T) {
 	code := again(s256(verifier))
 	_, err = h.exchange(code, verifier+"x")
 	refused(t, err, "bad_code_verifier: code challenge does not match previously saved code verifier")
-	_, err = h.exchange(code, verifier)
-	refused(t, err, none)
+	refused(t, must.ErrOf(h.exchange(code, verifier)), none)
 	code = again(s256(verifier))
 	h.pass(5*time.Minute + time.Millisecond)
-	_, err = h.exchange(code, verifier)
-	refused(t, err, "flow_state_expired: invalid flow state, flow state has expired")
+	refused(t, must.ErrOf(h.exchange(code, verifier)), "flow_state_expired: invalid flow state, flow state has expired")
 	code = again(flow.Challenge{Challenge: verifier, Method: "plain"})
 	g, err = h.exchange(code, verifier)
 	if err != nil || h.caller(g).Claims.AMR[0].Method != "recovery" {
@@ -105,8 +100,7 @@ func TestExchangeCode(t *testing.T) {
 	h.ban(g.User, "none")
 	code = again(s256(verifier))
 	accepted(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, false))
-	_, err = h.exchange(code, verifier)
-	refused(t, err, none)
+	refused(t, must.ErrOf(h.exchange(code, verifier)), none)
 }
 
 // Digits and a posted link of a PKCE mail give the session at once.

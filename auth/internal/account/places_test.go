@@ -138,10 +138,8 @@ func TestKnownPlaces_rows(t *testing.T) {
 	// A link is a sign-in too, and so is a number's code, but for a test number's.
 	accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org"}))
 	link := h.newest("magic_link", "mia@example.org").Hash
-	if _, err := h.Verify(t.Context(), from("203.0.113.1"),
-		flow.Verify{Type: "magiclink", TokenHash: link}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.Verify(t.Context(), from("203.0.113.1"),
+		flow.Verify{Type: "magiclink", TokenHash: link})))
 	accepted(t, h.signInFrom("203.0.113.2", "mia@example.org", "sesame"))
 	for number, want := range map[string]int{"491511": 0, "491512": 1} {
 		u := h.create(flow.Attributes{Phone: &number, PhoneConfirm: ptr(true)})
@@ -150,10 +148,8 @@ func TestKnownPlaces_rows(t *testing.T) {
 		if want == 1 {
 			code = h.newest("sms", number).Code
 		}
-		if _, err := h.Verify(t.Context(), from("203.0.113.1"),
-			flow.Verify{Type: "sms", Phone: number, Token: code}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.Verify(t.Context(), from("203.0.113.1"),
+			flow.Verify{Type: "sms", Phone: number, Token: code})))
 		f(u.ID, want)
 	}
 	must.Succeed(t, h.AdminDelete(t.Context(), browser, service, mia, true))
@@ -171,10 +167,8 @@ func TestKnownPlaces_claimed(t *testing.T) {
 	prepared := func(t *testing.T) (*house, string) {
 		url := storetest.URL(t)
 		h := openOn(t, pool(t, url), func(s *flow.Settings) { s.External.AllowUnverified = true })
-		if _, err := h.Arrive(
-			t.Context(), from("203.0.113.9"), person("github", "17", "!mia@example.org")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.Arrive(
+			t.Context(), from("203.0.113.9"), person("github", "17", "!mia@example.org"))))
 		return h, dump(t, url, "known_places")
 	}
 	check := func(t *testing.T, h *house, before string) {
@@ -192,9 +186,7 @@ func TestKnownPlaces_claimed(t *testing.T) {
 	t.Run("by a provider", func(t *testing.T) {
 		t.Parallel()
 		h, before := prepared(t)
-		if _, err := h.Arrive(t.Context(), from("192.0.2.7"), person("google", "g", "*mia@example.org")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.Arrive(t.Context(), from("192.0.2.7"), person("google", "g", "*mia@example.org"))))
 		check(t, h, before)
 	})
 	t.Run("by mail", func(t *testing.T) {
@@ -202,10 +194,8 @@ func TestKnownPlaces_claimed(t *testing.T) {
 		h, before := prepared(t)
 		accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 		link := h.newest("recovery", "mia@example.org").Hash
-		if _, err := h.Verify(
-			t.Context(), from("192.0.2.7"), flow.Verify{Type: "recovery", TokenHash: link}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.Verify(
+			t.Context(), from("192.0.2.7"), flow.Verify{Type: "recovery", TokenHash: link})))
 		check(t, h, before)
 	})
 }

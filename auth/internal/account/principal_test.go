@@ -33,8 +33,7 @@ func TestAuthenticate(t *testing.T) {
 	c := h.caller(g)
 	f := func(bearer, aud string, access flow.Access, want string) {
 		t.Helper()
-		_, err := h.Authenticate(t.Context(), bearer, aud, access)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.Authenticate(t.Context(), bearer, aud, access)), want)
 	}
 	with := func(change func(*token.Claims)) string { return h.sign(c, change) }
 	bearer := "no_authorization: This endpoint requires a valid Bearer token"
@@ -120,8 +119,7 @@ func TestAuthenticateAdmin(t *testing.T) {
 	c := h.caller(g)
 	f := func(bearer, want string) {
 		t.Helper()
-		_, err := h.AuthenticateAdmin(t.Context(), bearer)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.AuthenticateAdmin(t.Context(), bearer)), want)
 	}
 	admin := func(c *token.Claims) { c.Role = "supabase_admin" }
 	f("", "no_authorization: This endpoint requires a valid Bearer token")
@@ -155,14 +153,11 @@ func TestAuthenticateAdmin_level(t *testing.T) {
 	h := open(t)
 	mia := h.confirmed("mia@example.org")
 	role := "supabase_admin"
-	if _, err := h.AdminUpdate(
-		t.Context(), browser, service, mia.User.ID, flow.Attributes{Role: &role}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminUpdate(
+		t.Context(), browser, service, mia.User.ID, flow.Attributes{Role: &role})))
 	f := func(bearer, want string) {
 		t.Helper()
-		_, err := h.AuthenticateAdmin(t.Context(), bearer)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.AuthenticateAdmin(t.Context(), bearer)), want)
 	}
 	const low = "insufficient_aal: AAL2 session is required to administer users"
 	g := h.signedIn("mia@example.org")
@@ -220,15 +215,11 @@ func TestAuthenticate_level(t *testing.T) {
 	refuses(none)
 
 	// A token that claims more than its session: the factor was removed meanwhile.
-	if _, err := h.AdminDeleteFactor(t.Context(), browser, service, up.User.ID, spare.Factor.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminDeleteFactor(t.Context(), browser, service, up.User.ID, spare.Factor.ID)))
 	if got := h.caller(up).Session.AAL; got != 2 {
 		t.Errorf("an aal2 token in an aal2 session acts at %d", got)
 	}
-	if _, err := h.AdminDeleteFactor(t.Context(), browser, service, up.User.ID, e.Factor.ID); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminDeleteFactor(t.Context(), browser, service, up.User.ID, e.Factor.ID)))
 	if got := h.caller(up).Session.AAL; got != 1 {
 		t.Errorf("an aal2 token in a session of aal1 acts at %d", got)
 	}

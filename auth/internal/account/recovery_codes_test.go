@@ -61,9 +61,8 @@ func TestRecoveryCodes_life(t *testing.T) {
 		s.Email.Notify.FactorEnrolled, s.Email.Notify.FactorUnenrolled = true, true
 	})
 	ctx, low := t.Context(), h.confirmed("mia@example.org")
-	_, err := h.RecoveryCodes(ctx, h.caller(low))
-	refused(t, err, noCodes)
-	_, err = h.GenerateRecoveryCodes(ctx, browser, h.caller(low), "")
+	refused(t, must.ErrOf(h.RecoveryCodes(ctx, h.caller(low))), noCodes)
+	_, err := h.GenerateRecoveryCodes(ctx, browser, h.caller(low), "")
 	refused(t, err, "insufficient_aal: AAL2 required to generate recovery codes")
 	_, err = h.RegenerateRecoveryCodes(ctx, browser, h.caller(low))
 	refused(t, err, "insufficient_aal: AAL2 required to regenerate recovery codes")
@@ -71,10 +70,8 @@ func TestRecoveryCodes_life(t *testing.T) {
 	refused(t, err, "insufficient_aal: AAL2 required to delete recovery codes")
 	app := h.app(low, "app")
 	g := h.verified(low, app)
-	_, err = h.RegenerateRecoveryCodes(ctx, browser, h.caller(g))
-	refused(t, err, noCodes)
-	_, err = h.DeleteRecoveryCodes(ctx, browser, h.caller(g))
-	refused(t, err, noCodes)
+	refused(t, must.ErrOf(h.RegenerateRecoveryCodes(ctx, browser, h.caller(g))), noCodes)
+	refused(t, must.ErrOf(h.DeleteRecoveryCodes(ctx, browser, h.caller(g))), noCodes)
 	_, err = h.GenerateRecoveryCodes(ctx, browser, h.caller(g), "app")
 	refused(t, err, `mfa_factor_name_conflict: A factor with the friendly name "app" for this user already exists`)
 	codes := h.generated(g)
@@ -98,10 +95,8 @@ func TestRecoveryCodes_life(t *testing.T) {
 	low, other := h.signedIn("mia@example.org"), h.signedIn("mia@example.org")
 	spelled := " " + strings.NewReplacer("1", "l", "0", "O").Replace(strings.ToUpper(codes.Codes[0][:4])) + " -" +
 		strings.NewReplacer("1", "I", "0", "o").Replace(codes.Codes[0][4:]) + "\t"
-	_, err = h.recover(low, " - ")
-	refused(t, err, "validation_failed: Code needs to be non-empty")
-	_, err = h.recover(low, codes.Codes[0][:15])
-	refused(t, err, wrongRecovery)
+	refused(t, must.ErrOf(h.recover(low, " - ")), "validation_failed: Code needs to be non-empty")
+	refused(t, must.ErrOf(h.recover(low, codes.Codes[0][:15])), wrongRecovery)
 	up, err := h.recover(low, spelled)
 	if accepted(t, err); h.level(up) != "aal2 mfa/recovery_code password" || h.remaining(up) != 9 {
 		t.Errorf("%s, %d left", h.level(up), h.remaining(up))
@@ -109,8 +104,7 @@ func TestRecoveryCodes_life(t *testing.T) {
 	_, err = h.Authenticate(ctx, other.AccessToken, "", flow.Full)
 	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
 	low = h.signedIn("mia@example.org")
-	_, err = h.recover(low, codes.Codes[0])
-	refused(t, err, wrongRecovery)
+	refused(t, must.ErrOf(h.recover(low, codes.Codes[0])), wrongRecovery)
 
 	// Others take their place, with id and name.
 	fresh, err := h.RegenerateRecoveryCodes(ctx, browser, h.caller(up))
@@ -119,18 +113,15 @@ func TestRecoveryCodes_life(t *testing.T) {
 		t.Errorf("%+v", fresh)
 	}
 	low = h.signedIn("mia@example.org")
-	_, err = h.recover(low, codes.Codes[1])
-	refused(t, err, wrongRecovery)
+	refused(t, must.ErrOf(h.recover(low, codes.Codes[1])), wrongRecovery)
 
 	// Their sessions lose the level with them.
-	_, err = h.DeleteRecoveryCodes(ctx, browser, h.caller(g))
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.DeleteRecoveryCodes(ctx, browser, h.caller(g))))
 	again, err := h.Refresh(ctx, browser, up.RefreshToken)
 	if accepted(t, err); h.level(again) != "aal1 password" {
 		t.Error(h.level(again))
 	}
-	_, err = h.recover(low, fresh.Codes[0])
-	refused(t, err, wrongRecovery)
+	refused(t, must.ErrOf(h.recover(low, fresh.Codes[0])), wrongRecovery)
 	want := "recovery_codes_generated login login verification_failed recovery_codes_verified login verification_failed " +
 		"recovery_codes_regenerated login verification_failed recovery_codes_deleted verification_failed"
 	if got := h.trail(); !strings.HasSuffix(strings.ReplaceAll(got, " token_refreshed", ""), want) {
@@ -213,14 +204,13 @@ func TestRecoveryCodes_soleFactor(t *testing.T) {
 	app := h.app(low, "app")
 	g := h.verified(low, app)
 	h.set(func(s *flow.Settings) { s.Factors.TOTP.Verify = false })
-	_, err := h.GenerateRecoveryCodes(ctx, browser, h.caller(g), "")
-	refused(t, err, needsOther)
+	refused(t, must.ErrOf(h.GenerateRecoveryCodes(ctx, browser, h.caller(g), "")), needsOther)
 	h.set(func(s *flow.Settings) { s.Factors.TOTP.Verify = true })
 	codes := h.generated(g)
 	refused(t, h.UnenrollFactor(ctx, browser, h.caller(g), app.Factor.ID), soleFactor)
 	refused(t, h.UnenrollFactor(ctx, browser, h.caller(g), codes.Factor.ID),
 		"validation_failed: Recovery codes cannot be unenrolled with this endpoint, use DELETE /factors/recovery-codes")
-	_, _, err = h.ChallengeFactor(ctx, browser, h.caller(g), codes.Factor.ID, "")
+	_, _, err := h.ChallengeFactor(ctx, browser, h.caller(g), codes.Factor.ID, "")
 	refused(t, err, "validation_failed: factor_type needs to be totp, phone, or webauthn")
 	_, err = h.VerifyFactor(ctx, browser, h.caller(g), flow.FactorAnswer{Factor: codes.Factor.ID, Code: codes.Codes[0]})
 	refused(t, err, "validation_failed: factor_type needs to be totp, phone, or webauthn")
@@ -239,16 +229,14 @@ func TestRecoveryCodes_soleFactor(t *testing.T) {
 		t.Errorf("%d factors", n)
 	}
 	// An administrator who takes the last one takes the codes too, and may take them alone.
-	_, err = h.AdminDeleteFactor(ctx, browser, by, g.User.ID, app.Factor.ID)
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.AdminDeleteFactor(ctx, browser, by, g.User.ID, app.Factor.ID)))
 	if f := h.user(g.User.ID).Factors; len(f) != 0 {
 		t.Errorf("left %+v", f)
 	}
 	g = h.signedIn("mia@example.org")
 	g = h.verified(g, h.app(g, ""))
 	codes = h.generated(g)
-	_, err = h.AdminDeleteFactor(ctx, browser, by, g.User.ID, codes.Factor.ID)
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.AdminDeleteFactor(ctx, browser, by, g.User.ID, codes.Factor.ID)))
 	if f := h.user(g.User.ID).Factors; len(f) != 1 || f[0].Kind != store.FactorTOTP {
 		t.Errorf("left %+v", f)
 	}
@@ -278,12 +266,10 @@ func TestRecoveryCodes_lowToken(t *testing.T) {
 	refused(t, err, "insufficient_aal: AAL2 required to delete recovery codes")
 	// Nor does a session that lost the level since the request began.
 	raised := h.caller(g)
-	_, err = h.AdminDeleteFactor(ctx, browser, flow.Actor{Role: "service_role"}, g.User.ID, app.Factor.ID)
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.AdminDeleteFactor(ctx, browser, flow.Actor{Role: "service_role"}, g.User.ID, app.Factor.ID)))
 	_, err = h.RegenerateRecoveryCodes(ctx, browser, raised)
 	refused(t, err, "insufficient_aal: AAL2 required to regenerate recovery codes")
-	_, err = h.VerifyRecoveryCode(ctx, browser, caller, codes.Codes[0])
-	refused(t, err, wrongRecovery)
+	refused(t, must.ErrOf(h.VerifyRecoveryCode(ctx, browser, caller, codes.Codes[0])), wrongRecovery)
 }
 
 // The hook learns of each code that was judged, and its no ends the sessions: the code is used up then.
@@ -301,18 +287,15 @@ func TestRecoveryCodes_hook(t *testing.T) {
 		}
 	})
 	low := h.signedIn("mia@example.org")
-	_, err := h.recover(low, "0")
-	refused(t, err, wrongRecovery)
-	_, err = h.recover(low, codes.Codes[0])
-	refused(t, err, "mfa_verification_rejected: not today")
+	refused(t, must.ErrOf(h.recover(low, "0")), wrongRecovery)
+	refused(t, must.ErrOf(h.recover(low, codes.Codes[0])), "mfa_verification_rejected: not today")
 	if len(asked) != 2 || asked[0].Valid || !asked[1].Valid || asked[1].Kind != "recovery_code" ||
 		asked[1].Factor != codes.Factor.ID {
 		t.Errorf("%+v", asked)
 	}
 	h.set(func(s *flow.Settings) { s.Factors.Attempt = nil })
 	low = h.signedIn("mia@example.org")
-	_, err = h.recover(low, codes.Codes[0])
-	refused(t, err, wrongRecovery)
+	refused(t, must.ErrOf(h.recover(low, codes.Codes[0])), wrongRecovery)
 
 	// Codes that are removed while the hook runs raise no session.
 	h.set(func(s *flow.Settings) {
@@ -322,8 +305,7 @@ func TestRecoveryCodes_hook(t *testing.T) {
 		}
 	})
 	low = h.signedIn("mia@example.org")
-	_, err = h.recover(low, codes.Codes[1])
-	refused(t, err, wrongRecovery)
+	refused(t, must.ErrOf(h.recover(low, codes.Codes[1])), wrongRecovery)
 	if s := h.caller(low).Session; s.AAL != 1 {
 		t.Errorf("codes that were removed meanwhile raise a session to aal%d", s.AAL)
 	}
@@ -351,11 +333,9 @@ func TestRecoveryCodes_rootKey(t *testing.T) {
 	fresh, err := h.RegenerateRecoveryCodes(t.Context(), browser, h.caller(g))
 	accepted(t, err)
 	under(secret.NewRoot("a newer one"))
-	_, err = h.recover(h.signedIn("mia@example.org"), fresh.Codes[0])
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.recover(h.signedIn("mia@example.org"), fresh.Codes[0])))
 	under(secret.NewRoot("another"))
-	_, err = h.recover(h.signedIn("mia@example.org"), fresh.Codes[1])
-	refused(t, err, wrongRecovery)
+	refused(t, must.ErrOf(h.recover(h.signedIn("mia@example.org"), fresh.Codes[1])), wrongRecovery)
 }
 
 // What a right code and a wrong one cost.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/shared/must"
 )
 
 // An address that several people want for themselves gets one mail in each pause, not one from each of
@@ -17,9 +18,7 @@ func TestResend_pauseOfTheOther(t *testing.T) {
 	names := []string{"eve@example.net", "mallory@example.net"}
 	for _, name := range names {
 		g := h.confirmed(name)
-		if _, err := h.update(g, flow.UserUpdate{Email: "mia@example.org"}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: "mia@example.org"})))
 		h.pass(time.Minute)
 	}
 	count := func(to string) (n int) {
@@ -51,17 +50,13 @@ func TestResend_capOfTheOther(t *testing.T) {
 	own := map[string]string{"eve@example.net": "4915100000001", "mallory@example.net": "4915100000002"}
 	for email, number := range own {
 		g := h.confirmed(email)
-		if _, err := h.update(g, flow.UserUpdate{Phone: number}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Phone: number})))
 		v, err := h.verify(flow.Verify{Type: "phone_change", Phone: number,
 			Token: h.newest("phone_change", number).Code})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := h.update(*v.Grant, flow.UserUpdate{Phone: wanted}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.update(*v.Grant, flow.UserUpdate{Phone: wanted})))
 	}
 	for _, number := range own {
 		if _, err := h.Resend(t.Context(), browser, flow.Resend{Type: "phone_change", Phone: number}); err != nil {
@@ -87,9 +82,7 @@ func TestResend_unconfigured(t *testing.T) {
 		s.Phone.Interval = time.Hour
 	})
 	const waits, unknown = "4915112345678", "4915112345679"
-	if _, err := h.SignUp(t.Context(), browser, flow.SignUp{Phone: waits, Password: "sesame open"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Phone: waits, Password: "sesame open"})))
 	h.pass(2 * time.Hour)
 	h.set(func(s *flow.Settings) { s.Phone.Configured = false })
 	messages, trail := len(h.messages()), len(h.trail())

@@ -21,8 +21,7 @@ func TestSignInPassword(t *testing.T) {
 	mia := h.confirmed("mia@example.org").User
 	f := func(p account.Password, want string) {
 		t.Helper()
-		_, err := h.SignInPassword(t.Context(), browser, p)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.SignInPassword(t.Context(), browser, p)), want)
 	}
 	const wrong = "invalid_credentials: Invalid login credentials"
 	f(account.Password{Email: "mia@example.org", Phone: "1", Password: "sesame"},
@@ -59,12 +58,10 @@ func TestSignInPassword(t *testing.T) {
 	f(account.Password{Email: "mia@example.org", Password: "sesame"}, "user_banned: User is banned")
 	f(account.Password{Email: "mia@example.org", Password: "wrong"}, wrong)
 	h.ban(mia, "none")
-	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame"})))
 	f(account.Password{Email: "tom@example.org", Password: "sesame"}, "email_not_confirmed: Email not confirmed")
 	f(account.Password{Email: "tom@example.org", Password: "wrong"}, wrong)
-	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Phone: "+49 151 1", Password: "sesame"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Phone: "+49 151 1", Password: "sesame"})))
 	f(account.Password{Phone: "+491511", Password: "sesame"}, "phone_not_confirmed: Phone not confirmed")
 
 	h.set(func(s *flow.Settings) { s.Passwords.Policy = password.NewPolicy(10, "", false) })
@@ -139,8 +136,7 @@ func TestSignInPassword_Statements(t *testing.T) {
 	db, trips := storetest.Counting(t)
 	h := openOn(t, db)
 	mia := h.confirmed("mia@example.org").User
-	_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame"})))
 	try := func(email, pass string) func() { return func() { h.signIn(email, pass) } }
 	f := func(email, pass string) {
 		t.Helper()
@@ -161,10 +157,8 @@ func TestSignInPassword_Statements(t *testing.T) {
 // ban bans a user, or lifts the ban.
 func (h *house) ban(u store.User, duration string) {
 	h.t.Helper()
-	if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID,
-		flow.Attributes{BanDuration: &duration}); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, must.ErrOf(h.AdminUpdate(h.t.Context(), browser, service, u.ID,
+		flow.Attributes{BanDuration: &duration})))
 }
 
 // service is an administrator that is a service.
@@ -188,9 +182,8 @@ func TestSignInPassword_hideUnconfirmed(t *testing.T) {
 	h.create(flow.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true), Password: ptr("something else")})
 	f := func(who account.Password) (answers []string) {
 		t.Helper()
-		_, err := h.SignUp(t.Context(), browser,
-			flow.SignUp{Email: who.Email, Phone: who.Phone, Password: "another"})
-		accepted(t, err)
+		accepted(t, must.ErrOf(h.SignUp(t.Context(), browser,
+			flow.SignUp{Email: who.Email, Phone: who.Phone, Password: "another"})))
 		who.Password = "another"
 		for range 7 {
 			_, err := h.SignInPassword(t.Context(), browser, who)

@@ -37,7 +37,7 @@ func (a *Accounts) SignUp(ctx context.Context, req flow.RequestInfo, p flow.Sign
 // newSignupCandidate checks a sign-up before the database is queried.
 func newSignupCandidate(f *flow.Flow, p flow.SignUp) (*signupCandidate, error) {
 	s := f.Settings
-	cand := &signupCandidate{aud: f.Aud(), challenge: p.Challenge, channel: p.Channel}
+	cand := &signupCandidate{aud: f.Aud(), challenge: p.Challenge}
 	if s.DisableSignup {
 		return nil, flow.ErrSignupDisabled
 	}
@@ -66,7 +66,7 @@ func newSignupCandidate(f *flow.Flow, p flow.SignUp) (*signupCandidate, error) {
 		if !s.Phone.Enabled {
 			return nil, refusal.Invalid(refusal.CodePhoneProviderDisabled, "Phone signups are disabled")
 		}
-		cand.provider = "phone"
+		cand.provider, cand.channel = "phone", flow.ChannelOf(p.Channel)
 		cand.address, err = flow.ParsePhone(p.Phone)
 	} else {
 		if !s.Email.Enabled {

@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -19,6 +20,7 @@ type signupCandidate struct {
 	data                   json.RawMessage
 	challenge              flow.Challenge
 	channel                string
+	made                   uuid.UUID // the ID of the identity that user returns
 	identity               uuid.UUID // the identity of the provider that gave the address; Nil: none did
 	contested              bool      // the message proves the address alone, whatever sign-ups are pending
 }
@@ -66,15 +68,17 @@ func (cand *signupCandidate) profile(id uuid.UUID, verified bool, data json.RawM
 	return flow.Profile(id, cand.provider, cand.address, verified, data)
 }
 
-// user returns the new account as it is stored, or shown. An address that is confirmed at once counts as unproven.
+// user returns the new account as it is stored, or shown, with the same identity each time. An address that is
+// confirmed at once counts as unproven.
 func (cand *signupCandidate) user(f *flow.Flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
 		ID: id, Aud: cand.aud, Role: f.Settings.Role, CreatedAt: f.Now, UpdatedAt: f.Now,
 		AppMetadata:  flow.MustJSON(map[string]any{"provider": cand.provider, "providers": []string{cand.provider}}),
 		UserMetadata: cand.profile(id, confirmed, data),
 	}
+	cand.made = cmp.Or(cand.made, uuid.New())
 	i := store.Identity{
-		ID: uuid.New(), UserID: id, Provider: cand.provider, ProviderID: id.String(), Data: u.UserMetadata,
+		ID: cand.made, UserID: id, Provider: cand.provider, ProviderID: id.String(), Data: u.UserMetadata,
 		LastSignInAt: f.Now, CreatedAt: f.Now, UpdatedAt: f.Now,
 	}
 	if cand.provider == "email" {

@@ -31,8 +31,7 @@ func TestSignUp_refusals(t *testing.T) {
 				c(s)
 			}
 		})
-		_, err := h.SignUp(t.Context(), browser, p)
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.SignUp(t.Context(), browser, p)), want)
 		h.s = old
 		h.Apply(old)
 	}
@@ -119,6 +118,9 @@ func TestSignUp_decoyID(t *testing.T) {
 		return got.User
 	}
 	fresh, pending, taken := first("new@example.org"), first("new@example.org"), first("mia@example.org")
+	if made := h.user(fresh.ID).Identities[0]; made.ID != fresh.Identities[0].ID {
+		t.Errorf("the stored identity is %s, shown was %s", made.ID, fresh.Identities[0].ID)
+	}
 	ids := cmp.Options{
 		cmpopts.IgnoreFields(store.User{}, "ID", "Email", "UserMetadata"),
 		cmpopts.IgnoreFields(store.Identity{}, "ID", "UserID", "ProviderID", "Email", "Data"),
@@ -162,9 +164,7 @@ func TestSignUp_Statements(t *testing.T) {
 			t.Helper()
 			h.pass(time.Hour)
 			p.Password = "sesame"
-			if _, err := h.SignUp(t.Context(), browser, p); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, must.ErrOf(h.SignUp(t.Context(), browser, p)))
 		}
 	}
 	h.confirmed("mia@example.org")
@@ -280,8 +280,7 @@ func TestSignUp_autoconfirm(t *testing.T) {
 	}
 	// An unconfirmed account from before becomes the new user's, unless it has a password.
 	h.set(func(s *flow.Settings) { s.Email.Autoconfirm, s.Email.Configured = false, true })
-	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "first one"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "first one"})))
 	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
 	got, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "second one"})
 	accepted(t, err)
@@ -375,9 +374,7 @@ func TestSignUp_templates(t *testing.T) {
 	sub := `"sub":"` + out.User.ID.String() + `"`
 	f("confirmation", "mia@example.org", sub, `"email_verified":false`)
 	h.pass(time.Minute)
-	if _, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: "mia@example.org"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: "mia@example.org"})))
 	f("confirmation", "mia@example.org", sub)
 	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
 	otp := flow.OTP{Email: "tom@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)}

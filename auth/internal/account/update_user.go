@@ -201,12 +201,13 @@ func (op *updateUserOp) emailAtOnce() bool {
 	return op.principal.User.IsAnonymous && op.f.Settings.Email.Autoconfirm
 }
 
-// look reads which accounts have the requested addresses, and checks the limits of the sending.
+// look reads which accounts have the requested addresses, and checks the limits of the sending. Since a user could name
+// ever new addresses, the current e-mail address has the pause too or, without one and for numbers, the user.
 func (op *updateUserOp) look(ctx context.Context) error {
 	if op.email == "" && op.phone == "" {
 		return nil
 	}
-	aud := op.principal.User.Aud
+	aud, me := op.principal.User.Aud, op.principal.User.ID
 	var byEmail, byPhone store.User
 	b := op.f.Batch()
 	if op.email != "" {
@@ -217,21 +218,24 @@ func (op *updateUserOp) look(ctx context.Context) error {
 				about = append(about, op.principal.User.Email)
 			}
 			op.mails = flow.BoundUser(&op.f, flow.MailQuota(&op.f, "email_change", op.f.Settings.Email.Interval, aud, about...),
-				&op.principal).Apart(&op.f, aud, op.principal.User.Email)
-			op.mails.Look(b)
+				&op.principal)
+			if len(about) == 1 {
+				op.mails.Pause(&op.f, op.f.Settings.Email.Interval, "email_change", me.String())
+			}
+			op.mails.Apart(&op.f, aud, op.principal.User.Email).Look(b)
 		}
 	}
 	if op.phone != "" {
 		b.UserByPhone(&byPhone, aud, op.phone)
 		if !op.f.Settings.Phone.Autoconfirm {
 			op.texts = flow.BoundUser(&op.f, flow.SMSQuota(&op.f, aud, op.phone), &op.principal)
+			op.texts.Pause(&op.f, op.f.Settings.Phone.Interval, "phone_change", me.String())
 			op.texts.Look(b)
 		}
 	}
 	if err := b.Send(ctx); err != nil {
 		return refusal.Failure("look up", err)
 	}
-	me := op.principal.User.ID
 	// An account that never proved the address yields to a user who proves it. An address that is set at once is not
 	// proven.
 	s := op.f.Settings

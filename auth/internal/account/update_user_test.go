@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -112,8 +113,7 @@ func TestUpdateUser_currentPasswordAfterChange(t *testing.T) {
 	g := h.again("mia@example.org")
 	f := func(g flow.Grant, want string) {
 		t.Helper()
-		_, err := h.update(g, flow.UserUpdate{Password: ptr("another")})
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.update(g, flow.UserUpdate{Password: ptr("another")})), want)
 	}
 	const required = "current_password_required: Current password required when setting new password."
 	f(g, required)
@@ -123,8 +123,7 @@ func TestUpdateUser_currentPasswordAfterChange(t *testing.T) {
 		Token: h.newest("phone_change", "491511").Code})
 	accepted(t, err)
 	f(*v.Grant, required)
-	_, err = h.update(g, flow.UserUpdate{Email: "new@example.org"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: "new@example.org"})))
 	changed := h.redeem("email_change", h.newest("email_change", "new@example.org").Hash)
 	f(changed, required)
 	changed, err = h.refresh(changed.RefreshToken)
@@ -154,11 +153,9 @@ func TestUpdateUser_password(t *testing.T) {
 	}
 	for _, p := range []flow.Verify{{Type: "recovery", TokenHash: l.Hash},
 		{Type: "email_change", TokenHash: change.Hash}} {
-		_, err = h.verify(p)
-		refused(t, err, linkExpired)
+		refused(t, must.ErrOf(h.verify(p)), linkExpired)
 	}
-	_, err = h.refresh(other.RefreshToken)
-	refused(t, err, notFound)
+	refused(t, must.ErrOf(h.refresh(other.RefreshToken)), notFound)
 	mine, err = h.refresh(mine.RefreshToken)
 	accepted(t, err)
 	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"})) // the pause is over
@@ -168,15 +165,12 @@ func TestUpdateUser_password(t *testing.T) {
 	}
 	// Without budget no notification is sent, and the password changes all the same.
 	h.set(func(s *flow.Settings) { s.Email.Sent.N = 0 })
-	_, err = h.update(mine, flow.UserUpdate{Password: ptr("a third one")})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.update(mine, flow.UserUpdate{Password: ptr("a third one")})))
 	accepted(t, h.signIn("mia@example.org", "a third one"))
 	h.set(func(s *flow.Settings) { s.Passwords.ChangeEndsSessions = false })
 	other = h.confirmedAgain("mia@example.org", "a third one")
-	_, err = h.update(mine, flow.UserUpdate{Password: ptr("the fourth")})
-	accepted(t, err)
-	_, err = h.refresh(other.RefreshToken)
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.update(mine, flow.UserUpdate{Password: ptr("the fourth")})))
+	accepted(t, must.ErrOf(h.refresh(other.RefreshToken)))
 	if !strings.HasSuffix(h.trail(), "user_updated_password user_modified token_refreshed") {
 		t.Errorf("trail %s", h.trail())
 	}
@@ -202,8 +196,7 @@ func TestUpdateUser_data(t *testing.T) {
 		string(u.UserMetadata) != want || u.NewEmail != "" {
 		t.Errorf("%s, %v", u.UserMetadata, err)
 	}
-	_, err = h.update(g, flow.UserUpdate{})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.update(g, flow.UserUpdate{})))
 	if want := "user_confirmation_requested user_signedup user_modified user_modified user_modified"; h.trail() != want {
 		t.Errorf("trail %s", h.trail())
 	}
@@ -250,9 +243,8 @@ func TestUpdateUser_wrongNonceCostsNoMail(t *testing.T) {
 	accepted(t, h.Reauthenticate(t.Context(), browser, h.caller(g)))
 	code = h.newest("reauthenticate", "mia@example.org").Code
 	for range 5 {
-		_, err := h.update(g, flow.UserUpdate{Password: ptr("a third"), Nonce: wrong(code),
-			Email: "newer@example.org"})
-		refused(t, err, "reauthentication_not_valid: Nonce has expired or is invalid")
+		refused(t, must.ErrOf(h.update(g, flow.UserUpdate{Password: ptr("a third"), Nonce: wrong(code),
+			Email: "newer@example.org"})), "reauthentication_not_valid: Nonce has expired or is invalid")
 	}
 	_, err := h.update(g, flow.UserUpdate{Password: ptr("a third"), Nonce: code, Email: "newer@example.org"})
 	refused(t, err, "reauthentication_not_valid: Nonce has expired or is invalid")
@@ -271,8 +263,7 @@ func TestReauthenticate(t *testing.T) {
 	}
 	f := func(pass, nonce, want string) {
 		t.Helper()
-		_, err := h.update(g, flow.UserUpdate{Password: &pass, Nonce: nonce})
-		refused(t, err, want)
+		refused(t, must.ErrOf(h.update(g, flow.UserUpdate{Password: &pass, Nonce: nonce})), want)
 	}
 	const bad = "reauthentication_not_valid: Nonce has expired or is invalid"
 	f("another", wrong(l.Code), bad)
@@ -307,9 +298,8 @@ func TestReauthenticate(t *testing.T) {
 	p, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
 	accepted(t, err)
 	accepted(t, ask(p))
-	_, err = h.update(p,
-		flow.UserUpdate{Password: ptr("another"), Nonce: h.newest("reauthentication", "491511").Code})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.update(p,
+		flow.UserUpdate{Password: ptr("another"), Nonce: h.newest("reauthentication", "491511").Code})))
 }
 
 func TestEmailChange(t *testing.T) {
@@ -358,8 +348,7 @@ func TestEmailChange(t *testing.T) {
 				t.Errorf("%+v", v)
 			}
 		}
-		_, err = h.refresh(other.RefreshToken)
-		refused(t, err, notFound)
+		refused(t, must.ErrOf(h.refresh(other.RefreshToken)), notFound)
 		if m := h.newest("email_changed_notification", "mia@example.org"); m.Vars.OldEmail != "mia@example.org" ||
 			m.Vars.Email != "new@example.org" {
 			t.Errorf("%+v", m)
@@ -381,8 +370,7 @@ func TestEmailChange_rules(t *testing.T) {
 	change := func(to string) (current, next message) {
 		t.Helper()
 		h.pass(2 * time.Minute)
-		_, err := h.update(g, flow.UserUpdate{Email: to})
-		accepted(t, err)
+		accepted(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: to})))
 		return h.newest("email_change", "mia@example.org"), h.newest("email_change", to)
 	}
 	redeem := func(l message) (flow.Verified, error) {
@@ -397,17 +385,14 @@ func TestEmailChange_rules(t *testing.T) {
 	_, next := change("two@example.org")
 	// Sent again, by either address, with tokens of their own.
 	h.pass(time.Second)
-	_, err = h.Resend(t.Context(), browser, flow.Resend{Type: "email_change", Email: "two@example.org"})
-	accepted(t, err)
-	_, err = redeem(next)
-	refused(t, err, linkExpired)
+	accepted(t, must.ErrOf(h.Resend(t.Context(), browser, flow.Resend{Type: "email_change", Email: "two@example.org"})))
+	refused(t, must.ErrOf(redeem(next)), linkExpired)
 	v, err = redeem(h.newest("email_change", "two@example.org"))
 	if err != nil || !v.Half {
 		t.Fatal(v, err)
 	}
 	h.pass(time.Second)
-	_, err = h.Resend(t.Context(), browser, flow.Resend{Type: "email_change", Email: "mia@example.org"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.Resend(t.Context(), browser, flow.Resend{Type: "email_change", Email: "mia@example.org"})))
 	// Another user takes the address meanwhile.
 	h.create(flow.Attributes{Email: ptr("two@example.org"), EmailConfirm: ptr(true)})
 	_, err = redeem(h.newest("email_change", "mia@example.org"))
@@ -436,8 +421,7 @@ func TestEmailChange_parallel(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	_, err := h.update(g, flow.UserUpdate{Email: "new@example.org"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: "new@example.org"})))
 	messages := []message{h.newest("email_change", "mia@example.org"), h.newest("email_change", "new@example.org")}
 	var mu sync.Mutex
 	halves, wholes := 0, 0
@@ -467,14 +451,17 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 		h := open(t, change)
 		g, err := h.SignUpAnonymous(t.Context(), browser, nil)
 		accepted(t, err)
-		_, err = h.update(g, p)
-		accepted(t, err)
+		accepted(t, must.ErrOf(h.update(g, p)))
 		prove(h)
 		u := h.user(g.User.ID)
 		if u.IsAnonymous || len(u.Identities) != 1 ||
 			!strings.Contains(string(u.AppMetadata), u.Identities[0].Provider) ||
 			u.NewEmail+u.NewPhone != "" {
 			t.Errorf("%+v", u)
+		}
+		by, meta := u.Identities[0].Provider, metadata(t, u.UserMetadata)
+		if meta[by] != u.Email+u.Phone || meta[by+"_verified"] != true {
+			t.Errorf("metadata %v of a user with the %s %s", meta, by, u.Email+u.Phone)
 		}
 		h.pass(time.Minute)
 		g, err = h.refresh(g.RefreshToken) // the caller's session stays
@@ -491,9 +478,8 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 	f(email, func(s *flow.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false }, func(*house) {})
 	phone := flow.UserUpdate{Phone: "491511"}
 	f(phone, func(*flow.Settings) {}, func(h *house) {
-		_, err := h.verify(flow.Verify{Type: "phone_change", Phone: "491511",
-			Token: h.newest("phone_change", "491511").Code})
-		refused(h.t, err, "")
+		refused(h.t, must.ErrOf(h.verify(flow.Verify{Type: "phone_change", Phone: "491511",
+			Token: h.newest("phone_change", "491511").Code})), "")
 	})
 	f(phone, func(s *flow.Settings) { s.Phone.Autoconfirm, s.Phone.Configured = true, false }, func(*house) {})
 }
@@ -522,6 +508,31 @@ func TestAnonymous_twoAddressesAtOnce(t *testing.T) {
 	}
 }
 
+// The pause between two changes of address holds for a user, whatever the new addresses are.
+func TestUpdateUser_pause(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	confirmed := h.confirmed("mia@example.org")
+	h.set(func(s *flow.Settings) { s.Email.Interval, s.Phone.Interval = time.Minute, time.Minute })
+	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	accepted(t, err)
+	const wait = "_send_rate_limit: For security purposes, you can only request this after 60 seconds."
+	for i, g := range []flow.Grant{confirmed, anonymous} {
+		for what, change := range map[string]func(n int) flow.UserUpdate{
+			"email": func(n int) flow.UserUpdate { return flow.UserUpdate{Email: fmt.Sprintf("%d.%d@example.org", i, n)} },
+			"sms":   func(n int) flow.UserUpdate { return flow.UserUpdate{Phone: fmt.Sprintf("4915%d%d", i, n)} },
+		} {
+			_, err := h.update(g, change(1))
+			accepted(t, err)
+			_, err = h.update(g, change(2))
+			refused(t, err, "over_"+what+wait)
+			h.pass(time.Minute)
+			_, err = h.update(g, change(2))
+			accepted(t, err)
+		}
+	}
+}
+
 func TestPhoneChange(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *flow.Settings) {
@@ -537,8 +548,7 @@ func TestPhoneChange(t *testing.T) {
 		_, err = h.update(g, flow.UserUpdate{Phone: to})
 		refused(t, err, "over_sms_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
 		h.pass(time.Minute)
-		_, err = h.Resend(t.Context(), browser, flow.Resend{Type: "phone_change", Phone: to})
-		accepted(t, err)
+		accepted(t, must.ErrOf(h.Resend(t.Context(), browser, flow.Resend{Type: "phone_change", Phone: to})))
 		l := h.newest("phone_change", to)
 		v, err := h.verify(flow.Verify{Type: "phone_change", Phone: to, Token: l.Code})
 		if err != nil || v.Type != "phone_change" || v.User.Phone != to || v.User.NewPhone != "" ||

@@ -122,6 +122,8 @@ func (ch *updateUserTx) proven(provider, who string) {
 	}
 	ch.identities = append(ch.identities, *flow.OwnIdentity(ch.old.ID, provider, who, nil, ch.patch))
 	ch.patch.ProvidersFromIdentities = true
+	ch.patch.UserMetadata.Set = flow.Merge(ch.patch.UserMetadata.Set,
+		flow.MustJSON(map[string]any{provider: who, provider + "_verified": true}))
 	ch.voidAll = true
 }
 

@@ -14,9 +14,7 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 	g := h.confirmed("mia@example.org")
 	update := func(p flow.UserUpdate) {
 		t.Helper()
-		if _, err := h.update(g, p); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(h.update(g, p)))
 	}
 	prove := func(number string) {
 		t.Helper()
@@ -36,10 +34,8 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 		t.Errorf("after a change of e-mail address the number %q still waits", u.NewPhone)
 	}
 	before := len(h.messages())
-	if _, err := h.Resend(
-		t.Context(), browser, flow.Resend{Type: "phone_change", Phone: "4915100000001"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.Resend(
+		t.Context(), browser, flow.Resend{Type: "phone_change", Phone: "4915100000001"})))
 	if n := len(h.messages()) - before; n != 0 {
 		t.Errorf("%d codes for the number that waited", n)
 	}
@@ -52,10 +48,8 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 		t.Errorf("after a change of number the address %q still waits", u.NewEmail)
 	}
 	before = len(h.messages())
-	if _, err := h.Resend(t.Context(), browser,
-		flow.Resend{Type: "email_change", Email: "mia@example.com"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.Resend(t.Context(), browser,
+		flow.Resend{Type: "email_change", Email: "mia@example.com"})))
 	if n := len(h.messages()) - before; n != 0 {
 		t.Errorf("%d mails for the address that waited", n)
 	}
@@ -65,9 +59,7 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 func TestAddressChange_atOnce(t *testing.T) {
 	h := open(t, func(s *flow.Settings) { s.Email.SecureChange = false; s.Phone.Autoconfirm = true })
 	g := h.confirmed("mia@example.org")
-	if _, err := h.update(g, flow.UserUpdate{Email: "mallory@example.net"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: "mallory@example.net"})))
 	u, err := h.update(g, flow.UserUpdate{Phone: "4915100000001"})
 	if err != nil || u.NewEmail != "" {
 		t.Errorf("%q still waits, %v", u.NewEmail, err)
@@ -84,15 +76,10 @@ func TestAddressChange_atOnce(t *testing.T) {
 func TestUpdateUser_strangersPause(t *testing.T) {
 	h := open(t, func(s *flow.Settings) { s.Email.Interval = time.Minute })
 	g := h.confirmed("eve@example.net")
-	if _, err := h.update(g, flow.UserUpdate{Email: "mia@example.org"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.update(g, flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: "mia@example.org"})))
+	must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Password: ptr("open sesame")})))
 	again := "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds."
-	_, err := h.update(g, flow.UserUpdate{Email: "mia@example.org"})
-	refused(t, err, again)
+	refused(t, must.ErrOf(h.update(g, flow.UserUpdate{Email: "mia@example.org"})), again)
 }
 
 // A code that was given out and not yet exchanged is void after a new password, like every token.
@@ -110,17 +97,13 @@ func TestExchangeCode_newPassword(t *testing.T) {
 		return v.Code
 	}
 	first := code()
-	if _, err := h.update(g, flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Password: ptr("open sesame")})))
 	_, err := h.exchange(first, verifier)
 	refused(t, err, "flow_state_not_found: invalid flow state, no valid flow state found")
 
 	second := code()
-	if _, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-		flow.Attributes{Password: ptr("sesame, open")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(h.AdminUpdate(t.Context(), browser, service, g.User.ID,
+		flow.Attributes{Password: ptr("sesame, open")})))
 	_, err = h.exchange(second, verifier)
 	refused(t, err, "flow_state_not_found: invalid flow state, no valid flow state found")
 }

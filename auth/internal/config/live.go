@@ -190,11 +190,12 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 	return s
 }
 
-// parseRate reads a rate: "30", which means 30 an hour, or "30/10m".
+// parseRate reads a rate: "30", which means 30 an hour, or "30/10m". It drops the fraction of a number above 1; below, 0
+// might mean that there is no limit.
 func parseRate(r *settings.Report, name, text string) flow.Rate {
 	number, per, given := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-	rate := flow.Rate{N: n, Per: time.Hour}
+	rate := flow.Rate{N: max(math.Trunc(n), min(n, 1)), Per: time.Hour}
 	if given && err == nil {
 		rate.Per, err = settings.Seconds(strings.TrimSpace(per))
 	}

@@ -73,6 +73,9 @@ func TestConfig_live(t *testing.T) {
 		return s.Email.ConfirmationInterval == 0 && s.Email.Interval == 0 &&
 			s.Email.Sent == flow.Rate{N: 10, Per: time.Minute}
 	})
+	f("AUTH_RATE_LIMIT_EMAIL_SENT=2.9 AUTH_RATE_LIMIT_SMS_PER_NUMBER=0.5/1h", func(s flow.Settings) bool {
+		return s.Email.Sent.N == 2 && s.Phone.PerNumber.N > 0 // 0 would be no limit
+	})
 	f("AUTH_JWT_EXP=0 AUTH_MAILER_OTP_LENGTH=99 AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=1",
 		func(s flow.Settings) bool {
 			return s.AccessLife == time.Hour && s.Email.OTPLength == 6 && s.FlowLife == 5*time.Minute

@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const openTakeover = `a takeover from schema "auth" is open since 2031-03-04T12:00:00Z: auth takeover ends it, auth takeover -abandon empties the tables`
@@ -26,9 +27,7 @@ func TestWatchTakeover(t *testing.T) {
 	root := secret.NewRoot("root")
 	d := &daemon{db: db, log: NewLogger(&text, c.Log), core: flow.New(flow.Options{DB: db, Root: root,
 		Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh))}, flow.Settings{})}
-	if _, err := CheckTakeover(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(CheckTakeover(t.Context(), db)))
 	failed := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

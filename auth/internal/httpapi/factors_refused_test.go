@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 // Every refusal of an enrolment, and what is judged before what.
@@ -72,9 +73,7 @@ func TestFactors_enrollRefused(t *testing.T) {
 
 	// Without a session nothing is enrolled, and nothing verified.
 	var claims token.Claims
-	if _, err := a.keys.Load().Verify(&claims, g.AccessToken, a.clock()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(a.keys.Load().Verify(&claims, g.AccessToken, a.clock())))
 	claims.SessionID = ""
 	text, err := a.keys.Load().Sign(nil, &claims)
 	if err != nil {

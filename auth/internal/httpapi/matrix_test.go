@@ -258,18 +258,14 @@ func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
 		return g.AccessToken
 	case "expired":
 		var claims token.Claims
-		if _, err := a.keys.Load().Verify(&claims, c.user.AccessToken, a.clock()); err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, must.ErrOf(a.keys.Load().Verify(&claims, c.user.AccessToken, a.clock())))
 		claims.ExpiresAt = a.clock().Add(-time.Second).Unix()
 		text, err := a.keys.Load().Sign(nil, &claims)
 		must.Succeed(a.t, err)
 		return string(text)
 	case "foreign key":
 		var claims token.Claims
-		if _, err := a.keys.Load().Verify(&claims, c.user.AccessToken, a.clock()); err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, must.ErrOf(a.keys.Load().Verify(&claims, c.user.AccessToken, a.clock())))
 		claims.Role = "service_role"
 		text, err := foreign.Sign(nil, &claims)
 		must.Succeed(a.t, err)

@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/webauthn/webauthntest"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // together sends requests at once and counts the answers by status and code.
@@ -186,9 +187,7 @@ func TestPasskeys_slowReplica(t *testing.T) {
 	slow.do(passkeyVerify, in).refused(400, "webauthn_challenge_not_found", noChallenge)
 	id, in := begun(8 * time.Minute) // it has expired three minutes ago
 	storetest.Exec(t, db, `insert into spent_challenges values ($1)`, id)
-	if _, err := db.Sweep(t.Context(), store.Sweep{Now: time.Now(), Batch: 100}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Sweep(t.Context(), store.Sweep{Now: time.Now(), Batch: 100})))
 	if n := storetest.Text(t, db, `select count(*)::text from spent_challenges where id = $1`, id); n != "0" {
 		t.Fatal("the sweeper left the spent challenge")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 // The limits on mails and SMS hold at every endpoint that sends.
@@ -68,9 +69,7 @@ func TestTokens_claims(t *testing.T) {
 	claims := func(f func(*token.Claims)) header {
 		t.Helper()
 		var c token.Claims
-		if _, err := a.keys.Load().Verify(&c, g.AccessToken, a.clock()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(a.keys.Load().Verify(&c, g.AccessToken, a.clock())))
 		f(&c)
 		text, err := a.keys.Load().Sign(nil, &c)
 		if err != nil {

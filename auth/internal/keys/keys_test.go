@@ -155,9 +155,7 @@ func TestRotate(t *testing.T) {
 	if n := strings.Count(string(a.Live().Load().JWKS()), `"kid"`); n != 1 {
 		t.Errorf("%d keys are published", n)
 	}
-	if _, err := command.Rotate(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(command.Rotate(ctx)))
 	w.states(command, "EdDSA current", "EdDSA next")
 }
 

@@ -216,9 +216,7 @@ func FuzzMail(f *testing.F) {
 		}
 		m.ID, m.At = aMail().ID, noon
 		var raw bytes.Buffer
-		if _, err := out.build(m).WriteTo(&raw); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(out.build(m).WriteTo(&raw)))
 		head, _, _ := strings.Cut(raw.String(), "\r\n\r\n")
 		if strings.ContainsAny(strings.ReplaceAll(head, "\r\n", ""), "\r\n\x00") {
 			t.Fatalf("a bare line break: %q", head)

@@ -75,9 +75,7 @@ func (m *moved) carry(t testing.TB) {
 	m.db, err = store.Open(t.Context(), store.Options{URL: m.daemon, Settings: store.Settings{Namespace: m.namespace, MaxConns: 10}})
 	must.Succeed(t, err)
 	t.Cleanup(m.db.Close)
-	if _, err := m.db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(m.db.Migrate(t.Context())))
 	source, err := former.OpenSource(t.Context(), m.admin, "auth")
 	must.Succeed(t, err)
 	defer source.Close()

@@ -163,9 +163,7 @@ func TestRepair_meanwhile(t *testing.T) {
 			m.exec(t, "begin")
 			m.exec(t, `update {H}users set user_metadata = '{"late": 1}' where id = $1`, here.ID)
 			for _, sql := range []string{"begin", `update auth.users set raw_user_meta_data = raw_user_meta_data || '{"late": 2}' where id = '` + there.ID.String() + `'`} {
-				if _, err := owner.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, must.ErrOf(owner.Exec(t.Context(), sql)))
 			}
 			go func() { // the repair waits for one of the two
 				await.True(t, "the repair waits", func() bool {

@@ -225,9 +225,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 		store.Options{URL: p.PostgresURL("postgres"), Settings: store.Settings{MaxConns: 8}})
 	must.Succeed(t, err)
 	t.Cleanup(db.Close)
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	s, c := smtptest.Start(t, smtptest.Options{}), new(clock)
 	sender := smtpSender(t, s, 0)
 	id := order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))

@@ -108,9 +108,7 @@ func TestDirectoryStalls(t *testing.T) {
 	d.limit = time.Minute
 	us := trust{issuer: f.Base("oidc")}
 	text := f.IDToken("oidc", fakeidp.Ann, map[string]any{"exp": time.Now().Add(1000 * time.Hour).Unix()})
-	if _, err := d.verified(t.Context(), us, text); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(d.verified(t.Context(), us, text)))
 	c.advance(2 * time.Hour)
 	f.Behave("oidc", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"discovery": fakeidp.Slow(time.Hour),
 		"keys": fakeidp.Slow(time.Hour)}})
@@ -165,9 +163,7 @@ func TestDirectoryKeySwap(t *testing.T) {
 		return f.IDToken("oidc", fakeidp.Ann, map[string]any{"exp": time.Now().Add(1000 * time.Hour).Unix()})
 	}
 	old := sign()
-	if _, err := d.verified(t.Context(), us, old); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(d.verified(t.Context(), us, old)))
 	f.SwapKeys() // right after its keys were fetched
 	swapped := sign()
 	if _, err := d.verified(t.Context(), us, swapped); err != nil {

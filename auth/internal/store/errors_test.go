@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // application has tables of its own that triggers on ours fill, and constraints with the names of ours.
@@ -96,9 +97,7 @@ func TestErrors_ofTheMirror(t *testing.T) {
 			$$ begin raise exception 'mia@example.org is no customer'; end $$;
 			create function "Here".`+ns+`mirror_user`+body+`create function "Here".other`+body)
 		own := open(t, inSchema(url, "%22Here%22"), ns)
-		if _, err := own.Migrate(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(own.Migrate(t.Context())))
 		const trigger = `users for each row execute function "Here".`
 		script(t, url, `create trigger x after insert on "Here".`+ns+trigger+ns+`mirror_user()`)
 		err := try(t, own, func(b *store.Batch) { b.InsertUser(newUser("mia@example.org")) })
@@ -242,7 +241,5 @@ func script(t *testing.T, url, sql string) {
 		t.Fatal(err)
 	}
 	defer c.Close(context.Background())
-	if _, err := c.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), sql)))
 }

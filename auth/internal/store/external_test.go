@@ -187,9 +187,7 @@ func TestMigrate_external(t *testing.T) {
 			before[e.Name()] = &fstest.MapFile{Data: text}
 		}
 	}
-	if _, err := db.MigrateFS(t.Context(), before); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.MigrateFS(t.Context(), before)))
 	u, flow, token := uuid.New(), uuid.New(), uuid.New()
 	for _, sql := range []string{
 		fmt.Sprintf(`insert into {users} (id, aud, role, created_at, updated_at) values ('%s', 'a', 'r', now(), now())`,
@@ -197,13 +195,9 @@ func TestMigrate_external(t *testing.T) {
 		fmt.Sprintf(`insert into {flows} (id, user_id, method, challenge, challenge_method, created_at, expires_at) values ('%s', '%s', 'recovery', 'c', 's256', now(), now())`, flow, u),
 		fmt.Sprintf(`insert into {one_time_tokens} (id, user_id, kind, address, created_at, expires_at) values ('%s', '%s', 'recovery', 'a', now(), now())`, token, u),
 	} {
-		if _, err := db.Pool().Exec(t.Context(), db.Fill(sql)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(db.Pool().Exec(t.Context(), db.Fill(sql))))
 	}
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	var f store.Flow
 	var tokens []store.Token
 	send(t, db, func(b *store.Batch) {

@@ -26,9 +26,7 @@ func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	db := open(t, server.PostgresURL("postgres"), "")
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	u := addUser(t, db, "mia@example.org")
 	s := addSession(t, db, u, noon)
 	calls := map[string]func(context.Context) error{
@@ -108,17 +106,13 @@ func TestPool_full(t *testing.T) {
 	setup, err := pgx.Connect(t.Context(), url)
 	must.Succeed(t, err)
 	// Reserved connections are for superusers: be none.
-	if _, err := setup.Exec(t.Context(), "create role plain login; grant all on schema public to plain"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(setup.Exec(t.Context(), "create role plain login; grant all on schema public to plain")))
 	setup.Close(t.Context())
 	plain := "user=plain dbname=postgres host=" + server.Dir()
 	db, err := store.Open(t.Context(), store.Options{URL: plain, Settings: store.Settings{MaxConns: 50}})
 	must.Succeed(t, err)
 	t.Cleanup(db.Close)
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	u := addUser(t, db, "mia@example.org")
 	await.Together(40, func(int) {
 		for range 5 {
@@ -200,9 +194,7 @@ func TestOpen_refuses(t *testing.T) {
 func TestInTx_deadlock(t *testing.T) {
 	t.Parallel()
 	db := open(t, testdb.Postgres(t), "")
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	users := []uuid.UUID{addUser(t, db, "a@example.org").ID, addUser(t, db, "b@example.org").ID}
 	var wg, both sync.WaitGroup
 	both.Add(2)
@@ -235,9 +227,7 @@ func TestCallerTimeout(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
 	db := open(t, url, "")
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	u := addUser(t, db, "mia@example.org")
 	connect := func() *pgx.Conn {
 		t.Helper()
@@ -268,9 +258,7 @@ func TestCallerTimeout(t *testing.T) {
 		},
 	}
 	for name, call := range calls {
-		if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(other.Exec(t.Context(), "begin; lock table users in access exclusive mode")))
 		before := connections()
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		if err := call(ctx); !errors.Is(err, store.ErrUnavailable) {
@@ -286,9 +274,7 @@ func TestCallerTimeout(t *testing.T) {
 			Scan(&waiting); err != nil || waiting > 0 {
 			t.Errorf("%s: %d statements of callers who were refused wait, %v", name, waiting, err)
 		}
-		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(other.Exec(t.Context(), "rollback")))
 	}
 	var rows int
 	if err := other.QueryRow(t.Context(),
@@ -304,9 +290,7 @@ func TestInTx_tooLate(t *testing.T) {
 	db, err := store.Open(t.Context(), store.Options{URL: testdb.Postgres(t), Settings: store.Settings{MaxConns: 1}})
 	must.Succeed(t, err)
 	t.Cleanup(db.Close)
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	u := addUser(t, db, "mia@example.org")
 	pid := func() (pid uint32) {
 		t.Helper()
@@ -354,16 +338,12 @@ func TestCallerTimeout_lateCancelRequest(t *testing.T) {
 			}})
 	must.Succeed(t, err)
 	t.Cleanup(db.Close)
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	u := addUser(t, db, "mia@example.org")
 	other, err := pgx.Connect(t.Context(), url)
 	must.Succeed(t, err)
 	defer other.Close(context.Background())
-	if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(other.Exec(t.Context(), "begin; lock table users in access exclusive mode")))
 	hold.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -385,9 +365,7 @@ func TestCallerTimeout_lateCancelRequest(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("nobody tells the server to cancel")
 	}
-	if _, err := other.Exec(t.Context(), "rollback"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(other.Exec(t.Context(), "rollback")))
 	<-done // well, but on a starved machine
 	if _, err := db.User(t.Context(), u.ID); err != nil {
 		t.Errorf("the next caller: %v", err)

@@ -6,6 +6,7 @@ import (
 
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -45,13 +46,9 @@ func TestForeignTables(t *testing.T) {
 	f("hidden", "", store.ForeignTables{Schema: "hidden", Former: true, Taken: "users"})
 	f("nowhere", "", store.ForeignTables{})
 	for _, namespace := range []string{"", "gh_"} {
-		if _, err := open(t, in("gatehouse"), namespace).Migrate(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(open(t, in("gatehouse"), namespace).Migrate(t.Context())))
 		f("gatehouse", namespace, store.ForeignTables{Schema: "gatehouse"})
 	}
-	if _, err := open(t, in("auth"), "gh_").Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(open(t, in("auth"), "gh_").Migrate(t.Context())))
 	f("auth", "gh_", store.ForeignTables{Schema: "auth"})
 }

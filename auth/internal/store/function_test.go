@@ -30,9 +30,7 @@ func TestCallFunction(t *testing.T) {
 		`create function hooks.slow(event jsonb) returns jsonb language sql as $$ select event from pg_sleep(60) $$`,
 		`create function hooks.angry(event jsonb) returns jsonb language plpgsql as $$ begin raise exception 'no'; end $$`,
 	} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(conn.Exec(ctx, sql)))
 	}
 	db, err := store.Open(ctx, store.Options{URL: url})
 	must.Succeed(t, err)
@@ -100,9 +98,7 @@ func TestCallFunction_leavesNothing(t *testing.T) {
 		return string(out)
 	}
 	want := strings.Replace(state(), `"0"]`, `"1"]`, 1)
-	if _, err := db.CallFunction(ctx, "hooks", "lost", []byte(`{}`), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.CallFunction(ctx, "hooks", "lost", []byte(`{}`), time.Minute)))
 	if got := state(); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

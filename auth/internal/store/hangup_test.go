@@ -43,9 +43,7 @@ func lockedTable(t *testing.T, url, table string) (waits func() bool, free func(
 	c, err := pgx.Connect(t.Context(), url)
 	must.Succeed(t, err)
 	t.Cleanup(func() { c.Close(context.Background()) })
-	if _, err := c.Exec(t.Context(), "begin; lock table "+table+" in access exclusive mode"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), "begin; lock table "+table+" in access exclusive mode")))
 	waits = func() bool {
 		n := 0
 		must.Succeed(t, c.QueryRow(t.Context(), "select count(*) from pg_locks where not granted and relation = $1::regclass",

@@ -69,9 +69,7 @@ func TestMigrate_namespace(t *testing.T) {
 	url := testdb.Postgres(t)
 	long := strings.Repeat("n", 30)
 	for _, ns := range []string{"auth_", long} {
-		if _, err := open(t, url, ns).Migrate(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(open(t, url, ns).Migrate(t.Context())))
 	}
 	db := open(t, url, long)
 	err := db.With(t.Context(), func(c *pgx.Conn) error {
@@ -142,9 +140,7 @@ func TestMigrate_lock(t *testing.T) {
 	ctx := t.Context()
 	db := open(t, testdb.Postgres(t), "")
 	files := fstest.MapFS{"00001_a.sql": {Data: []byte("create table {users} (id int)")}}
-	if _, err := db.MigrateFS(ctx, files); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.MigrateFS(ctx, files)))
 	files["00002_b.sql"] = &fstest.MapFile{Data: []byte("alter table {users} add n int")}
 	held := make(chan struct{})
 	release := make(chan struct{})
@@ -188,9 +184,7 @@ func TestMigrate_waits(t *testing.T) {
 	other, err := pgx.Connect(ctx, url)
 	must.Succeed(t, err)
 	defer other.Close(ctx)
-	if _, err := other.Exec(ctx, "select pg_advisory_lock($1)", db.MigrationLock()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(other.Exec(ctx, "select pg_advisory_lock($1)", db.MigrationLock())))
 	done := make(chan error)
 	go func() {
 		_, err := db.Migrate(ctx)
@@ -198,9 +192,7 @@ func TestMigrate_waits(t *testing.T) {
 	}()
 	await.True(t, "a log line of the lock",
 		func() bool { return strings.Contains(log.String(), "a migration waits for a lock") }, log.String)
-	if _, err := other.Exec(ctx, "select pg_advisory_unlock($1)", db.MigrationLock()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(other.Exec(ctx, "select pg_advisory_unlock($1)", db.MigrationLock())))
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -241,9 +233,7 @@ func TestNames(t *testing.T) {
 func TestStatements_parse(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	if _, err := open(t, url, "x_").Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(open(t, url, "x_").Migrate(t.Context())))
 	for _, ns := range []string{"", "x_"} {
 		db := open(t, url, ns)
 		err := db.With(t.Context(), func(c *pgx.Conn) error {
@@ -335,9 +325,7 @@ func schemaOf(t *testing.T, db *store.DB) (lines []string) {
 func TestMigrate_killed(t *testing.T) {
 	t.Parallel()
 	clean := open(t, testdb.Postgres(t), "")
-	if _, err := clean.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(clean.Migrate(t.Context())))
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	db := open(t, server.PostgresURL("postgres"), "")
 	kills := 0
@@ -373,14 +361,10 @@ func TestMigrate_beforeProofs(t *testing.T) {
 			earlier[f.Name()] = &fstest.MapFile{Data: text}
 		}
 	}
-	if _, err := db.MigrateFS(ctx, earlier); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.MigrateFS(ctx, earlier)))
 	exec := func(sql string) {
 		t.Helper()
-		if _, err := db.Pool().Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(db.Pool().Exec(ctx, sql)))
 	}
 	const made = `insert into auth_users (id, aud, role, is_anonymous, email, email_confirmed_at, phone, phone_confirmed_at,
 		created_at, updated_at) values (gen_random_uuid(), 'a', 'a', true, `

@@ -161,13 +161,9 @@ func TestResendMessage_failed(t *testing.T) {
 		}
 	}
 	payloads(2)
-	if _, err := db.Sweep(ctx, store.Sweep{Now: noon.Add(59 * time.Minute), Batch: 100}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Sweep(ctx, store.Sweep{Now: noon.Add(59 * time.Minute), Batch: 100})))
 	payloads(2)
-	if _, err := db.Sweep(ctx, store.Sweep{Now: noon.Add(time.Hour), Batch: 100}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Sweep(ctx, store.Sweep{Now: noon.Add(time.Hour), Batch: 100})))
 	payloads(0)
 	last := fail("email", "recovery", noon)
 	payloads(1)

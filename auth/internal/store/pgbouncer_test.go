@@ -38,9 +38,7 @@ func TestPgBouncer(t *testing.T) {
 		must.Succeed(t, err)
 		defer db.Close()
 		found[url] = db.CheckPooler(t.Context())
-		if _, err := db.Migrate(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 		await.Together(8, func(int) {
 			for range 10 {
 				if err := life(t, db); err != nil {
@@ -99,17 +97,13 @@ func TestPgBouncer_callerTimeout(t *testing.T) {
 			Settings: store.Settings{MaxConns: 8}})
 	must.Succeed(t, err)
 	defer db.Close()
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	u := addUser(t, db, "mia@example.org")
 	other, err := pgx.Connect(t.Context(), server.PostgresURL("postgres"))
 	must.Succeed(t, err)
 	defer other.Close(t.Context())
 	for range 5 {
-		if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(other.Exec(t.Context(), "begin; lock table users in access exclusive mode")))
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
@@ -121,9 +115,7 @@ func TestPgBouncer_callerTimeout(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(other.Exec(t.Context(), "rollback")))
 		for range 16 {
 			wg.Go(func() {
 				if _, err := db.User(t.Context(), u.ID); err != nil {

@@ -98,9 +98,7 @@ func TestMissingRights(t *testing.T) {
 	ctx := t.Context()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	super := open(t, server.PostgresURL("postgres"), "x_")
-	if _, err := super.Migrate(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(super.Migrate(ctx)))
 	exec := func(sql string) {
 		t.Helper()
 		must.Succeed(t, super.With(ctx, func(c *pgx.Conn) error { _, err := c.Exec(ctx, sql); return err }))

@@ -177,9 +177,7 @@ func TestSweep_externalStates(t *testing.T) {
 		b.InsertExternalState(used)
 		b.InsertExternalState(open)
 	})
-	if _, err := db.UseExternalState(t.Context(), used.Hash, noon.Add(-30*time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.UseExternalState(t.Context(), used.Hash, noon.Add(-30*time.Minute))))
 	if out, err := db.Sweep(t.Context(), store.Sweep{Now: noon, Batch: 100}); err != nil || out.Removed != 2 {
 		t.Errorf("%+v, %v", out, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // Statements have spans below one that is recorded, with their text and nothing of what is in the rows.
@@ -38,9 +39,7 @@ func TestTracer(t *testing.T) {
 		if err := b.Send(ctx); err != nil || found.ID != u.ID {
 			t.Fatal(found, err)
 		}
-		if _, err := db.User(ctx, u.ID); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(db.User(ctx, u.ID)))
 		if _, err := db.CallFunction(ctx, "public", "nowhere", []byte(`{"email":"mia@example.org"}`), 0); err == nil {
 			t.Fatal("a function that isn't there answers")
 		}

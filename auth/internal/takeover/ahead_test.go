@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/must"
 )
 
 // change is one in the tables there after a first run, and what has to be here after the last.
@@ -186,7 +187,5 @@ func TestAhead_addressChangesHands(t *testing.T) {
 
 func execOn(t *testing.T, c *pgx.Conn, sql string) {
 	t.Helper()
-	if _, err := c.Exec(context.Background(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(c.Exec(context.Background(), sql, pgx.QueryExecModeSimpleProtocol)))
 }

@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/takeover"
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // A time that lay ahead when it was read, and no longer does at the last run, is carried as it is there: of users, of
@@ -126,9 +127,7 @@ func TestRefusals_copy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close(context.Background())
-	if _, err := c.Exec(t.Context(), "create database "+name+"_copy template "+name); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), "create database "+name+"_copy template "+name)))
 	t.Cleanup(func() { c.Exec(context.Background(), "drop database "+name+"_copy with (force)") })
 	source := one[string](t, m.url, `select source from public.moves`)
 	copied := *m

@@ -247,9 +247,7 @@ func (m *move) migrate(t *testing.T) {
 		store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 1}})
 	must.Succeed(t, err)
 	defer db.Close()
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 }
 
 // awaitDisconnected waits until no program is connected to the database.

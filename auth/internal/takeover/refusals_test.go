@@ -339,9 +339,7 @@ func TestRefusals_mark(t *testing.T) {
 		m.refused(t, takeover.Ahead, want)
 		var mark string
 		var floor int64
-		if _, err := fmt.Sscan(before, &mark, &floor); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(fmt.Sscan(before, &mark, &floor)))
 		formertest.Exec(t, m.url, "update moves set source_mark = $1, floor = $2", mark, floor)
 	}
 	m.must(t, takeover.Last)

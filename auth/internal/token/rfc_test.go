@@ -86,9 +86,7 @@ func TestRFCToken(t *testing.T) {
 	set, err := NewSet(SetConfig{Secret: secret, AcceptSecret: true, SignWithSecret: true})
 	must.Succeed(t, err)
 	var c Claims
-	if _, err := set.Verify(&c, rfcHS256, time.Unix(1300819379, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(set.Verify(&c, rfcHS256, time.Unix(1300819379, 0))))
 	if c.Issuer != "joe" || c.ExpiresAt != 1300819380 || !strings.Contains(c.Payload, "http://example.com/is_root") {
 		t.Errorf("claims are %+v", c)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/must"
 )
 
 // minute is the µs at which a minute begins; the tables' times are minutes:seconds after it.
@@ -16,13 +17,9 @@ func at(t *testing.T, s string) int64 {
 	t.Helper()
 	var m, sec, frac int64
 	whole, part, _ := strings.Cut(s, ".")
-	if _, err := fmt.Sscanf(whole, "%d:%d", &m, &sec); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(fmt.Sscanf(whole, "%d:%d", &m, &sec)))
 	if part != "" {
-		if _, err := fmt.Sscanf((part + "000000")[:6], "%d", &frac); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(fmt.Sscanf((part + "000000")[:6], "%d", &frac)))
 	}
 	return minute + (m*60+sec)*1_000_000 + frac
 }

@@ -36,9 +36,7 @@ func TestDocs_metrics(t *testing.T) {
 	closeCerts, err := d.openCerts()
 	must.Succeed(t, err)
 	closeCerts()
-	if _, err := d.openStore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(d.openStore(t.Context())))
 	server.NewHTTP(server.HTTPOptions{Service: d.service, Health: d.health, Stats: d.stats, Log: log})
 	server.NewFront(server.GRPCOptions{Native: true, Service: d.service, Health: d.health, Stats: d.stats, Log: log})
 	ctx, cancel := context.WithCancel(t.Context())

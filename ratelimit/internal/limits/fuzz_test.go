@@ -44,9 +44,7 @@ func FuzzLoad(f *testing.F) {
 			return
 		}
 		must.Succeed(t, r.WriteText(io.Discard))
-		if _, err := json.Marshal(r.View()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(json.Marshal(r.View())))
 		for _, d := range r.Domains() {
 			d.root.each(func(s *step) { checkReachable(t, r, d, s) })
 		}

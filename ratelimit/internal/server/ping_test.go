@@ -44,9 +44,7 @@ func pinged(t *testing.T, addr string, every time.Duration) (goAway bool) {
 	must.Succeed(t, err)
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
-	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(conn.Write([]byte(http2.ClientPreface))))
 	framer := http2.NewFramer(conn, conn)
 	must.Succeed(t, framer.WriteSettings())
 	const pings = 10

@@ -59,9 +59,7 @@ func TestObserve_Allocations(t *testing.T) {
 func testAllocations(t *testing.T, o Options, filters ...observe.Filter) {
 	r := newRig(t, manyRules(1000), o)
 	for _, f := range filters {
-		if _, err := r.Observer().Listen(f); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(r.Observer().Listen(f)))
 	}
 	r.Service.clock = New(Options{Stats: r.stats}).clock // the real one: the rig's allocates
 	var c Call
@@ -154,9 +152,7 @@ func BenchmarkShow(b *testing.B) {
 			}
 			r := newRig(b, manyRules(1000), o)
 			for _, f := range taps[name] {
-				if _, err := r.Observer().Listen(f); err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, must.ErrOf(r.Observer().Listen(f)))
 			}
 			var c Call
 			must.Succeed(b, c.Request.Unmarshal(wire(b, "tenant", "t250", "path", "/x")))

@@ -156,14 +156,16 @@ func (op *adminUpdateOp) fill(b *flow.Batch, old store.User, pending store.Token
 		if who == "" || *way.set == nil && !way.confirm {
 			continue
 		}
+		facts := map[string]any{way.provider + "_verified": way.confirm || !way.since.IsZero()}
+		if *way.set != nil {
+			facts[way.provider] = who
+		}
+		p.UserMetadata.Set = flow.Merge(flow.MustJSON(facts), p.UserMetadata.Set)
 		i := flow.OwnIdentity(old.ID, way.provider, who, nil, p)
-		i.Data, i.LastSignInAt = flow.Profile(old.ID, way.provider, who, way.confirm, nil), time.Time{}
+		i.LastSignInAt = time.Time{}
 		if !way.confirm { // the flags of both addresses stay
-			was := !way.since.IsZero()
-			i.Data = flow.MustJSON(map[string]any{"sub": old.ID.String(), way.provider: who,
-				way.provider + "_verified": was})
-			p.UserMetadata.Set = flow.Merge(flow.MustJSON(map[string]any{way.provider: who, way.provider + "_verified": was}),
-				p.UserMetadata.Set)
+			facts["sub"] = old.ID.String()
+			i.Data = flow.MustJSON(facts)
 		}
 		b.PutIdentity(*i)
 		p.ProvidersFromIdentities = true
@@ -178,7 +180,6 @@ func (op *adminUpdateOp) fill(b *flow.Batch, old store.User, pending store.Token
 		if old.IsAnonymous {
 			p.IsAnonymous = new(false)
 		}
-		p.UserMetadata.Set = flow.Merge(flow.MustJSON(map[string]bool{way.provider + "_verified": true}), p.UserMetadata.Set)
 		if way.since.IsZero() && pending.Address == who && !pending.Contested {
 			op.adoptSignup(&p, old, pending)
 		}

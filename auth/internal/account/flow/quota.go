@@ -14,8 +14,8 @@ import (
 )
 
 // Quota holds the limits of a mail or SMS: pauses between messages to one address, which apply to unknown addresses
-// too, and budgets of the whole service. They are read first, so that nothing is hashed or built in vain, and taken in
-// the transaction, which decides.
+// too, or between changes of one user, and budgets of the whole service. They are read first, so that nothing is hashed
+// or built in vain, and taken in the transaction, which decides.
 type Quota struct {
 	sms     bool
 	Pauses  []store.Limit
@@ -73,9 +73,7 @@ func (q *Quota) Mark(t *store.NewToken) {
 func MailQuota(f *Flow, name string, pause time.Duration, aud string, addresses ...string) *Quota {
 	q := &Quota{}
 	for _, to := range addresses {
-		if pause > 0 {
-			q.Pauses = append(q.Pauses, store.NewInterval(f.LimitKey(name, aud, to), pause))
-		}
+		q.Pause(f, pause, name, aud, to)
 		if !f.Settings.Email.isAuthorized(to) {
 			q.barred = refusal.Invalid(refusal.CodeEmailNotAuthorized,
 				fmt.Sprintf("Email address %q cannot be used as it is not authorized", to))
@@ -83,6 +81,13 @@ func MailQuota(f *Flow, name string, pause time.Duration, aud string, addresses 
 	}
 	q.Budgets = []store.Limit{f.Settings.Email.Sent.limit(f.LimitKey("mail"))}
 	return q
+}
+
+// Pause adds a pause for what the parts of a key name; 0 is none.
+func (q *Quota) Pause(f *Flow, pause time.Duration, key ...string) {
+	if pause > 0 {
+		q.Pauses = append(q.Pauses, store.NewInterval(f.LimitKey(key...), pause))
+	}
 }
 
 // isAuthorized reports whether the allow list has the address. Labels after a plus are ignored.
@@ -101,9 +106,7 @@ func withoutLabel(email string) string {
 // SMSQuota returns the quota of an SMS. Only the pause applies to a test number, which gets no SMS.
 func SMSQuota(f *Flow, aud, number string) *Quota {
 	q := &Quota{sms: true}
-	if f.Settings.Phone.Interval > 0 {
-		q.Pauses = []store.Limit{store.NewInterval(f.LimitKey("phone", aud, number), f.Settings.Phone.Interval)}
-	}
+	q.Pause(f, f.Settings.Phone.Interval, "phone", aud, number)
 	if _, test := f.Settings.Phone.TestCode(number, f.Now); test {
 		return q
 	}

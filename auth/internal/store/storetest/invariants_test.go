@@ -45,21 +45,15 @@ func TestViolations(t *testing.T) {
 	db, err := store.Open(ctx, store.Options{URL: url, Settings: store.Settings{MaxConns: 1}})
 	must.Succeed(t, err)
 	defer db.Close()
-	if _, err := db.Migrate(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(db.Migrate(ctx)))
 	must.Succeed(t, watch(ctx, url))
 	c, err := pgx.Connect(ctx, url)
 	must.Succeed(t, err)
 	defer c.Close(ctx)
-	if _, err := c.Exec(ctx, sound); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(c.Exec(ctx, sound)))
 	// What constraints refuse already is to be seen by the rules as well.
-	if _, err := c.Exec(ctx, `alter table sessions drop constraint sessions_ended;
-		alter table one_time_tokens drop constraint one_time_tokens_waiting`); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, must.ErrOf(c.Exec(ctx, `alter table sessions drop constraint sessions_ended;
+		alter table one_time_tokens drop constraint one_time_tokens_waiting`)))
 	if got, err := Violations(ctx, c, ""); err != nil || len(got) != 0 {
 		t.Fatalf("got %q, %v in a sound database", got, err)
 	}

@@ -36,9 +36,7 @@ func newPeer(t testing.TB, addrs ...string) *peer {
 func (p *peer) command(key, format string, args ...any) string {
 	p.t.Helper()
 	at := crc32.ChecksumIEEE([]byte(key)) % uint32(len(p.conns))
-	if _, err := fmt.Fprintf(p.conns[at], format+"\r\n", args...); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, must.ErrOf(fmt.Fprintf(p.conns[at], format+"\r\n", args...)))
 	return p.line(at)
 }
 

@@ -233,10 +233,8 @@ func TestCluster_failover(t *testing.T) {
 	const nodeTimeout = time.Second
 	setTimeout := func(d time.Duration) {
 		for _, n := range cluster.Nodes {
-			if _, err := cluster.Do(t.Context(), n, "CONFIG", "SET", "cluster-node-timeout",
-				strconv.FormatInt(d.Milliseconds(), 10)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, must.ErrOf(cluster.Do(t.Context(), n, "CONFIG", "SET", "cluster-node-timeout",
+				strconv.FormatInt(d.Milliseconds(), 10))))
 		}
 	}
 	setTimeout(nodeTimeout)

@@ -158,9 +158,7 @@ func TestCommands_cluster(t *testing.T) {
 	for _, n := range cluster.Nodes {
 		role, err := cluster.Do(t.Context(), n, "ROLE")
 		must.Succeed(t, err)
-		if _, err := cluster.Do(t.Context(), n, "SCRIPT", "FLUSH"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, must.ErrOf(cluster.Do(t.Context(), n, "SCRIPT", "FLUSH")))
 		if strings.HasPrefix(role, "master") {
 			masters = append(masters, redisClient(t, n.Addr(), 0))
 		}

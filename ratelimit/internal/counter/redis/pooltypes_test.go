@@ -23,10 +23,8 @@ func TestPool_types(t *testing.T) {
 			o.Settings.PoolSize, o.Stall, o.Settings.Timeout = 2, -1, 20*time.Second
 			hold := func(args ...string) {
 				t.Helper()
-				if _, err := localserver.RedisCommand(context.Background(), server.Addr(), "",
-					append([]string{"CLIENT"}, args...)...); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, must.ErrOf(localserver.RedisCommand(context.Background(), server.Addr(), "",
+					append([]string{"CLIENT"}, args...)...)))
 			}
 			// held starts 100 callers at intervals of 2 ms while the server holds up what they bring, and calls
 			// meanwhile. On a busy machine some share a batch.

@@ -17,6 +17,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -186,11 +187,9 @@ func TestKVStore_clientKill(t *testing.T) {
 	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), PoolSize: 2}, Stall: -1, OnEmpty: Wait})
 	kill := func() {
 		t.Helper()
-		if _, err := localserver.RedisCommand(
+		must.Succeed(t, must.ErrOf(localserver.RedisCommand(
 			t.Context(), server.Addr(), "", "CLIENT", "KILL", "TYPE", "normal", "SKIPME",
-			"yes"); err != nil {
-			t.Fatal(err)
-		}
+			"yes")))
 	}
 	for i := range 10 {
 		if got := add(t, s, now(), h("key", 1)); got != int64(i+1) {
