@@ -167,7 +167,7 @@ func (w *ways) walk(way way) {
 			}
 		}
 		// A profile that is made by a trigger after the INSERT has the metadata of the sign-up.
-		if n := count(w.t, w.d.database, `select count(*) from app.profiles where id::text = $1 and name = 'Mia'`,
+		if n := testdb.One[int](w.t, w.d.database, `select count(*) from app.profiles where id::text = $1 and name = 'Mia'`,
 			w.user); n != 1 && !strings.HasSuffix(way.name, "deletion") {
 			w.t.Errorf("%s, step %d: %d profiles", way.name, i+1, n)
 		}
