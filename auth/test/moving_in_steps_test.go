@@ -3,8 +3,8 @@ package test
 import (
 	"strings"
 
-	"gatehouse/shared/testdb"
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/testdb"
 )
 
 // These tables of statements were derived by reading the source of supabase/auth, not recorded from a running one:
