@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -78,6 +79,12 @@ func parseDotenv(text string) (vars [][2]string, err error) {
 	return vars, nil
 }
 
+// The beginnings of a line.
+var (
+	export     = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?`)
+	assignment = regexp.MustCompile(`^([A-Za-z0-9_.]+)[ \t]*([=:]?)[ \t]*`)
+)
+
 // dotenv is the rest of the text, which is still to be read.
 type dotenv struct {
 	rest string
@@ -87,31 +94,21 @@ type dotenv struct {
 // next reads one line, or several lines with a quoted value. ok is false for blanks and comments.
 func (p *dotenv) next() (key, value string, ok bool, err error) {
 	line, _, _ := strings.Cut(p.rest, "\n")
-	trimmed := strings.TrimLeft(line, " \t")
-	if strings.TrimSpace(trimmed) == "" || trimmed[0] == '#' {
+	if text := strings.TrimLeft(line, " \t"); strings.TrimSpace(text) == "" || text[0] == '#' {
 		p.skip(len(line))
 		return "", "", false, nil
 	}
-	p.rest = p.rest[len(line)-len(trimmed):]
-	if after, found := strings.CutPrefix(trimmed, "export"); found && after != "" &&
-		(after[0] == ' ' || after[0] == '\t') {
-		after = strings.TrimLeft(after, " \t")
-		p.rest = p.rest[len(trimmed)-len(after):]
-		trimmed = after
-	}
-	n := strings.IndexFunc(trimmed, func(r rune) bool {
-		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '.')
-	})
-	if n <= 0 {
+	begin := len(export.FindString(line))
+	name := assignment.FindStringSubmatch(line[begin:])
+	switch {
+	case name == nil, name[1] == line[begin:]:
 		return "", "", false, errors.New("is not NAME=value")
+	case name[2] == "":
+		return "", "", false, fmt.Errorf("no = behind %s", name[1])
 	}
-	key = trimmed[:n]
-	after := strings.TrimLeft(trimmed[n:], " \t")
-	if after == "" || after[0] != '=' && after[0] != ':' {
-		return "", "", false, fmt.Errorf("no = behind %s", key)
-	}
-	after = strings.TrimLeft(after[1:], " \t")
-	p.rest = p.rest[len(trimmed)-len(after):]
+	key, begin = name[1], begin+len(name[0])
+	after := line[begin:]
+	p.rest = p.rest[begin:]
 	if after != "" && (after[0] == '"' || after[0] == '\'') {
 		if value, err = p.quoted(after[0]); err != nil {
 			return "", "", false, fmt.Errorf("%s: %w", key, err)

@@ -161,12 +161,10 @@ func into[T any](each func(*T) error, targets func(*T) []any) func(pgx.Rows) err
 
 // readIDs runs a query whose only column is an id.
 func (s *Source) readIDs(ctx context.Context, sql string, args ...any) (list []uuid.UUID, err error) {
-	err = s.rows(ctx, sql, func(r pgx.Rows) error {
-		var id uuid.UUID
-		err := r.Scan(uid(&id))
-		list = append(list, id)
-		return err
-	}, args...)
+	err = s.rows(ctx, sql, into(func(id *uuid.UUID) error {
+		list = append(list, *id)
+		return nil
+	}, func(id *uuid.UUID) []any { return []any{uid(id)} }), args...)
 	return list, err
 }
 

@@ -123,13 +123,13 @@ func TestLimiter_charge(t *testing.T) {
 	r, now := rate{burst: 2, n: 2, per: time.Minute}, time.Unix(1e9, 0)
 	f := func(want bool) {
 		t.Helper()
-		if _, ok := l.look("a", r, now); ok != want {
+		if ok := l.draw(look, "a", r, now) == 0; ok != want {
 			t.Errorf("look says %v", ok)
 		}
 	}
 	f(true)
 	for range 3 {
-		l.charge("a", r, now)
+		l.draw(charge, "a", r, now)
 	}
 	f(false)
 	now = now.Add(30 * time.Second) // one token is back, and pays what was overdrawn
@@ -137,11 +137,11 @@ func TestLimiter_charge(t *testing.T) {
 	now = now.Add(30 * time.Second)
 	f(true)
 	for range 100 {
-		l.charge("a", r, now)
+		l.draw(charge, "a", r, now)
 	}
 	now = now.Add(90 * time.Second) // at most a burst is overdrawn
 	f(true)
-	if _, ok := l.take("a", r, now); !ok {
+	if l.draw(take, "a", r, now) > 0 {
 		t.Error("nothing was there to take after a look")
 	}
 	f(false)

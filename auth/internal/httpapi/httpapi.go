@@ -134,7 +134,7 @@ type Server struct {
 	gone     hangUps
 	// refusedAdmins are the subjects of whom a refusal on a route for administrators was recorded in this minute.
 	refusedAdmins onceAMinute
-	missing       atomic.Int64 // when a missing LimitHeader was last logged
+	missing       onceAMinute // names of the LimitHeader
 	live          atomic.Pointer[liveSettings]
 }
 
@@ -143,7 +143,8 @@ func New(o Options, s Settings) (*Server, error) {
 	srv := &Server{core: o.Core, accounts: account.New(o.Core), oauth: oauth.New(o.Core),
 		factors: factor.New(o.Core), passkeys: passkey.New(o.Core), users: admin.New(o.Core),
 		log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), observer: o.Observer, now: o.Now,
-		refused: onceAMinute{most: refusedLines}, refusedAdmins: onceAMinute{most: maxRefusedAdmins}}
+		refused: onceAMinute{most: refusedLines}, refusedAdmins: onceAMinute{most: maxRefusedAdmins},
+		missing: onceAMinute{most: 1}}
 	if srv.now == nil {
 		srv.now = time.Now
 	}

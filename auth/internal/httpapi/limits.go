@@ -3,6 +3,7 @@ package httpapi
 import (
 	"crypto/sha256"
 	"hash/maphash"
+	"math"
 	"sync"
 	"time"
 
@@ -94,21 +95,18 @@ func (l *limiter) init() {
 	}
 }
 
-// take takes one token from the key's bucket. If the bucket is empty, wait says when it will hold one.
-func (l *limiter) take(key string, r rate, now time.Time) (wait time.Duration, ok bool) {
-	return l.draw(key, r, now, 1, 1)
-}
+// draft is what a request draws from its bucket: cost tokens, if the bucket holds needed.
+type draft struct{ needed, cost float64 }
 
-// look is take without taking.
-func (l *limiter) look(key string, r rate, now time.Time) (wait time.Duration, ok bool) {
-	return l.draw(key, r, now, 1, 0)
-}
+var (
+	take = draft{1, 1}
+	look = draft{1, 0} // take without taking
+	// charge takes even from an empty bucket: concurrent requests may overdraw the bucket, by at most a burst.
+	charge = draft{math.Inf(-1), 1}
+)
 
-// charge takes one token even from an empty bucket: concurrent requests may overdraw the bucket, by at most a burst.
-func (l *limiter) charge(key string, r rate, now time.Time) { l.draw(key, r, now, -r.burst, 1) }
-
-// draw takes cost from the key's bucket if it holds needed.
-func (l *limiter) draw(key string, r rate, now time.Time, needed, cost float64) (wait time.Duration, ok bool) {
+// draw draws from the key's bucket. If the bucket is empty, it returns when the bucket will hold a token, else 0.
+func (l *limiter) draw(d draft, key string, r rate, now time.Time) (wait time.Duration) {
 	if len(key) > 64 {
 		sum := sha256.Sum256([]byte(key))
 		key = string(sum[:])
@@ -126,16 +124,16 @@ func (l *limiter) draw(key string, r rate, now time.Time, needed, cost float64) 
 	}
 	b.left = r.leftOf(b, now)
 	b.at = now
-	if b.left >= needed {
-		b.left = max(b.left-cost, -r.burst)
+	if b.left >= d.needed {
+		b.left = max(b.left-d.cost, -r.burst)
 		s.buckets[key] = b
-		return 0, true
+		return 0
 	}
 	s.buckets[key] = b
 	if r.n <= 0 {
-		return time.Hour, false
+		return time.Hour
 	}
-	return time.Duration((1 - b.left) / r.n * float64(r.per)), false
+	return max(time.Nanosecond, time.Duration((1-b.left)/r.n*float64(r.per)))
 }
 
 func (r rate) leftOf(b bucket, now time.Time) float64 {
@@ -160,38 +158,24 @@ func (s *shard) makeRoom() {
 	}
 }
 
-// limit takes one request from the client's allowance. Without a key there is no limit.
-func (s *Server) limit(c *call, by routeLimit) error {
+// draw draws from the client's allowance, and returns how long the client has to wait for its next request; 0: it may
+// send one now. Without a key there is no limit.
+func (s *Server) draw(d draft, c *call, by routeLimit) (wait time.Duration) {
 	key := s.limitKey(c)
 	if key == "" {
-		return nil
+		return 0
 	}
-	wait, ok := s.limiters[by].take(key, c.live.Limits.rate(by), s.now())
-	if ok {
+	return s.limiters[by].draw(d, key, c.live.Limits.rate(by), s.now())
+}
+
+// limit takes one request from the client's allowance.
+func (s *Server) limit(c *call, by routeLimit) error {
+	wait := s.draw(take, c, by)
+	if wait == 0 {
 		return nil
 	}
 	return &problem{status: 429, code: refusal.CodeOverRequestRate, msg: "Request rate limit reached",
 		retryAfter: retryIn(wait)}
-}
-
-// overLimit returns how long the client has to wait for its next request; 0: it may send one now. Nothing is taken.
-func (s *Server) overLimit(c *call, by routeLimit) time.Duration {
-	key := s.limitKey(c)
-	if key == "" {
-		return 0
-	}
-	wait, ok := s.limiters[by].look(key, c.live.Limits.rate(by), s.now())
-	if ok {
-		return 0
-	}
-	return max(wait, time.Nanosecond)
-}
-
-// count takes one request from the client's allowance, even if nothing is left.
-func (s *Server) count(c *call, by routeLimit) {
-	if key := s.limitKey(c); key != "" {
-		s.limiters[by].charge(key, c.live.Limits.rate(by), s.now())
-	}
 }
 
 // sender returns the client of a route that sends mails or SMS and requires no token. A valid token of an administrator
@@ -209,8 +193,7 @@ func (s *Server) sender(c *call) flow.RequestInfo {
 
 // warnMissing logs, once a minute, that requests lack the header by which they are counted.
 func (s *Server) warnMissing(header string) {
-	now, last := s.now().Unix(), s.missing.Load()
-	if now-last >= 60 && s.missing.CompareAndSwap(last, now) {
+	if s.missing.first(header, s.now()) {
 		s.log.Warn("a request came without the header that limits count by", "header", header)
 	}
 }

@@ -123,8 +123,7 @@ func TestLimiter(t *testing.T) {
 	f := func(key string, pass time.Duration, wait time.Duration) {
 		t.Helper()
 		now = now.Add(pass)
-		got, ok := l.take(key, r, now)
-		if ok != (wait == 0) || got.Round(time.Second) != wait {
+		if got := l.draw(take, key, r, now); (got == 0) != (wait == 0) || got.Round(time.Second) != wait {
 			t.Errorf("%s after %s: wait %s, want %s", key, pass, got, wait)
 		}
 	}
@@ -166,26 +165,26 @@ func TestLimiter_memory(t *testing.T) {
 		return n
 	}
 	for i := range 5000 {
-		l.take(fmt.Sprint(i), r, now)
+		l.draw(take, fmt.Sprint(i), r, now)
 	}
 	if n := held(); n != 5000 {
 		t.Errorf("%d buckets", n)
 	}
 	now = now.Add(time.Hour)
 	for i := range 200 {
-		l.take(fmt.Sprint("x", i), r, now)
+		l.draw(take, fmt.Sprint("x", i), r, now)
 	}
 	if n := held(); n > 200 {
 		t.Errorf("%d buckets an hour later", n)
 	}
 	for i := range (maxKeys + 100) * shards {
-		l.take(fmt.Sprint("y", i), r, now)
+		l.draw(take, fmt.Sprint("y", i), r, now)
 	}
 	if n := held(); n > maxKeys*shards {
 		t.Errorf("%d buckets after a flood", n)
 	}
 	long := strings.Repeat("z", 100)
-	l.take(long, r, now)
+	l.draw(take, long, r, now)
 	for i := range l.shard {
 		for key := range l.shard[i].buckets {
 			if len(key) > 64 {

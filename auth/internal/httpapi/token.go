@@ -74,13 +74,13 @@ func (s *Server) refreshGrant(c *call) error {
 // the address. An address over its limit gets a 503: at a 429 the client library would sign the user out because of
 // other clients' bad tokens.
 func (s *Server) ownToken(c *call, text string) (string, error) {
-	if wait := s.overLimit(c, byToken); wait > 0 {
+	if wait := s.draw(look, c, byToken); wait > 0 {
 		return "", &problem{status: 503, code: refusal.CodeUnexpectedFailure, retryAfter: retryIn(wait),
 			msg: "The service is temporarily unavailable, please retry after a moment."}
 	}
 	own, err := s.accounts.OwnToken(c.ctx(), text)
 	if r, ok := errors.AsType[*refusal.Refusal](err); ok && r.Code == refusal.CodeRefreshTokenNotFound {
-		s.count(c, byToken)
+		s.draw(charge, c, byToken)
 	}
 	return own, err
 }

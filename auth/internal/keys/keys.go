@@ -370,7 +370,7 @@ func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, err
 			key = token.RevokedKey(row.KID)
 		case key == nil:
 			var err error
-			if key, _, err = openRow(k.Root, row); err != nil {
+			if key, err = openRow(k.Root, row); err != nil {
 				problems = append(problems, err)
 				if !strict && !k.troubled[row.KID] {
 					k.troubled[row.KID] = true

@@ -11,48 +11,38 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// sealKey returns the row of a key that signs from signsAt on.
-func sealKey(root *secret.Root, key *token.Key, now, signsAt time.Time) (store.SigningKey, error) {
-	text, err := key.PrivateJWK()
-	if err != nil {
-		return store.SigningKey{}, fmt.Errorf("keys: %w", err)
+// openRow opens a row's key.
+func openRow(root *secret.Root, row store.SigningKey) (*token.Key, error) {
+	text, _, err := root.Open(secret.SigningKeys, row.Sealed, []byte(row.KID))
+	if errors.Is(err, secret.ErrOtherRoot) {
+		return nil, fmt.Errorf("keys: signing key %q was sealed under another root key: AUTH_SECRET_KEY (default JWT_SECRET) "+
+			"is not the one it was made with, and AUTH_SECRET_KEYS_PREVIOUS does not hold that one", row.KID)
 	}
-	return store.SigningKey{
-		KID: key.ID(), Algorithm: key.Algorithm().String(),
-		Sealed:    root.Seal(secret.SigningKeys, text, []byte(key.ID())),
-		CreatedAt: now, SignsAt: signsAt,
-	}, nil
-}
-
-// openRow opens a row's key. old: a previous root key sealed it.
-func openRow(root *secret.Root, row store.SigningKey) (key *token.Key, old bool, err error) {
-	text, old, err := root.Open(secret.SigningKeys, row.Sealed, []byte(row.KID))
-	switch {
-	case errors.Is(err, secret.ErrOtherRoot):
-		return nil, false,
-			fmt.Errorf("keys: signing key %q was sealed under another root key: AUTH_SECRET_KEY (default JWT_SECRET) "+
-				"is not the one it was made with, "+
-				"and AUTH_SECRET_KEYS_PREVIOUS does not hold that one", row.KID)
-	case err != nil:
-		return nil, false, fmt.Errorf("keys: signing key %q: %w", row.KID, err)
+	if err != nil {
+		return nil, fmt.Errorf("keys: signing key %q: %w", row.KID, err)
 	}
 	jwk, err := token.ParseJWK(string(text))
 	if err != nil {
-		return nil, false, fmt.Errorf("keys: signing key %q: %w", row.KID, err)
+		return nil, fmt.Errorf("keys: signing key %q: %w", row.KID, err)
 	}
 	if jwk.ID() != row.KID {
-		return nil, false, fmt.Errorf("keys: signing key %q holds another key", row.KID)
+		return nil, fmt.Errorf("keys: signing key %q holds another key", row.KID)
 	}
-	return jwk.Key, old, nil
+	return jwk.Key, nil
 }
 
 // generate makes a key that signs from signsAt on, sealed; it is not stored yet.
-func (k *Keeper) generate(alg token.Algorithm, signsAt time.Time) (store.SigningKey, error) {
+func (k *Keeper) generate(alg token.Algorithm, signsAt time.Time) (row store.SigningKey, err error) {
 	key, err := token.Generate(alg)
 	if err != nil {
-		return store.SigningKey{}, fmt.Errorf("keys: %w", err)
+		return row, fmt.Errorf("keys: %w", err)
 	}
-	return sealKey(k.Root, key, k.at(), signsAt)
+	text, err := key.PrivateJWK()
+	if err != nil {
+		return row, fmt.Errorf("keys: %w", err)
+	}
+	return store.SigningKey{KID: key.ID(), Algorithm: alg.String(), CreatedAt: k.at(), SignsAt: signsAt,
+		Sealed: k.Root.Seal(secret.SigningKeys, text, []byte(key.ID()))}, nil
 }
 
 // reseal seals keys again that a previous root key has sealed, so that the previous root key can be dropped.

@@ -1,7 +1,10 @@
 package locale
 
 import (
+	"cmp"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,13 +24,13 @@ func ParseAccept(header string) []string {
 	}
 	type wanted struct {
 		tag string
-		q   int
+		q   float64
 	}
 	var list []wanted
 	for range mostRanges {
 		part, rest, more := strings.Cut(header, ",")
 		tag, weight, weighted := strings.Cut(part, ";")
-		tag, q := strings.Trim(tag, " \t"), 1000
+		tag, q := strings.Trim(tag, " \t"), 1.0
 		if weighted {
 			q = quality(weight)
 		}
@@ -39,7 +42,7 @@ func ParseAccept(header string) []string {
 		}
 		header = rest
 	}
-	slices.SortStableFunc(list, func(a, b wanted) int { return b.q - a.q })
+	slices.SortStableFunc(list, func(a, b wanted) int { return cmp.Compare(b.q, a.q) })
 	var tags []string
 	for _, w := range list {
 		tags = append(tags, w.tag)
@@ -47,44 +50,25 @@ func ParseAccept(header string) []string {
 	return tags
 }
 
-// quality returns the thousandths of a weight such as q=0.8 (RFC 9110, section 12.4.2); 0 for a malformed weight.
-func quality(weight string) int {
-	digits, ok := strings.CutPrefix(strings.ToLower(strings.Trim(weight, " \t")), "q=")
-	whole, fraction, _ := strings.Cut(digits, ".")
-	if !ok || whole != "0" && whole != "1" || len(fraction) > 3 {
+// weightForm is the form of a weight such as q=0.8 (RFC 9110, section 12.4.2).
+var weightForm = regexp.MustCompile(`^[ \t]*[Qq]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)[ \t]*$`)
+
+// quality returns a weight; 0 for a malformed one.
+func quality(weight string) float64 {
+	m := weightForm.FindStringSubmatch(weight)
+	if m == nil {
 		return 0
 	}
-	q := int(whole[0]-'0') * 1000
-	for i, unit := 0, 100; i < len(fraction); i, unit = i+1, unit/10 {
-		if fraction[i] < '0' || fraction[i] > '9' {
-			return 0
-		}
-		q += int(fraction[i]-'0') * unit
-	}
-	if q > 1000 {
-		return 0
-	}
+	q, _ := strconv.ParseFloat(m[1], 64) // the form is a number's
 	return q
 }
 
-// ValidTag reports whether a text has the form of a language tag: letters, then groups of letters and digits of at most
-// eight, with - or _ between them.
-func ValidTag(tag string) bool {
-	if len(tag) > mostTag {
-		return false
-	}
-	for i, part := range strings.Split(strings.ReplaceAll(tag, "_", "-"), "-") {
-		if part == "" || len(part) > 8 {
-			return false
-		}
-		for _, c := range []byte(part) {
-			if letter := c|0x20 >= 'a' && c|0x20 <= 'z'; !letter && (i == 0 || c < '0' || c > '9') {
-				return false
-			}
-		}
-	}
-	return true
-}
+// tagForm is the form of a language tag: letters, then groups of letters and digits of at most eight, with - or _
+// between them.
+var tagForm = regexp.MustCompile(`^[A-Za-z]{1,8}(?:[-_][A-Za-z0-9]{1,8})*$`)
+
+// ValidTag reports whether a text has the form of a language tag.
+func ValidTag(tag string) bool { return len(tag) <= mostTag && tagForm.MatchString(tag) }
 
 // Normal returns the spelling of a tag in which tags are compared.
 func Normal(tag string) string { return strings.ToLower(strings.ReplaceAll(tag, "_", "-")) }

@@ -70,35 +70,61 @@ func shown(values ...any) any {
 }
 
 // showMissing appends shown to each pipeline that prints a value.
-func showMissing(n parse.Node) {
-	branch := func(b *parse.BranchNode) {
-		showMissing(b.List)
-		if b.ElseList != nil {
-			showMissing(b.ElseList)
+func showMissing(root parse.Node) {
+	walk(root, func(n parse.Node) bool {
+		action, ok := n.(*parse.ActionNode)
+		if ok && len(action.Pipe.Decl) == 0 { // {{ $x := … }} prints nothing
+			id := parse.NewIdentifier("_shown").SetTree(nil).SetPos(action.Pos)
+			action.Pipe.Cmds = append(action.Pipe.Cmds,
+				&parse.CommandNode{NodeType: parse.NodeCommand, Pos: action.Pos, Args: []parse.Node{id}})
 		}
+		return !ok
+	})
+}
+
+// walk visits a node of a template and, where visit returns true, the nodes below it.
+func walk(n parse.Node, visit func(parse.Node) bool) {
+	if !visit(n) {
+		return
 	}
+	var below []parse.Node
 	switch n := n.(type) {
 	case *parse.ListNode:
-		if n == nil {
-			return
+		if n != nil {
+			below = n.Nodes
 		}
-		for _, child := range n.Nodes {
-			showMissing(child)
+	case *parse.PipeNode:
+		if n != nil {
+			for _, c := range n.Cmds {
+				below = append(below, c.Args...)
+			}
 		}
 	case *parse.ActionNode:
-		if len(n.Pipe.Decl) > 0 {
-			return // {{ $x := … }} prints nothing
-		}
-		id := parse.NewIdentifier("_shown").SetTree(nil).SetPos(n.Pos)
-		n.Pipe.Cmds = append(n.Pipe.Cmds,
-			&parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: []parse.Node{id}})
-	case *parse.IfNode:
-		branch(&n.BranchNode)
-	case *parse.WithNode:
-		branch(&n.BranchNode)
-	case *parse.RangeNode:
-		branch(&n.BranchNode)
+		below = []parse.Node{n.Pipe}
+	case *parse.TemplateNode:
+		below = []parse.Node{n.Pipe}
+	case *parse.ChainNode:
+		below = []parse.Node{n.Node}
 	}
+	if b := branchOf(n); b != nil {
+		below = []parse.Node{b.Pipe, b.List, b.ElseList}
+	}
+	for _, child := range below {
+		walk(child, visit)
+	}
+}
+
+// branchOf returns the parts of an if, with or range; nil for any other node.
+func branchOf(n parse.Node) *parse.BranchNode {
+	switch n := n.(type) {
+	case *parse.IfNode:
+		return &n.BranchNode
+	case *parse.WithNode:
+		return &n.BranchNode
+	case *parse.RangeNode:
+		return &n.BranchNode
+	}
+	return nil
 }
 
 // Limited is a buffer that refuses to grow beyond maxRendered.
@@ -130,55 +156,30 @@ func (s *Text) Variables() []string {
 	return slices.Compact(names)
 }
 
-// AppendVariables appends the names of the variables that a template uses: x of $.x, and of .x outside of range and
-// with, where the dot is another value.
-func AppendVariables(names []string, n parse.Node) []string {
-	switch n := n.(type) {
-	case *parse.ListNode:
-		if n != nil {
-			for _, child := range n.Nodes {
-				names = AppendVariables(names, child)
-			}
-		}
-	case *parse.ActionNode:
-		return AppendVariables(names, n.Pipe)
-	case *parse.TemplateNode:
-		return AppendVariables(names, n.Pipe)
-	case *parse.PipeNode:
-		if n != nil {
-			for _, c := range n.Cmds {
-				for _, arg := range c.Args {
-					names = AppendVariables(names, arg)
-				}
-			}
-		}
-	case *parse.ChainNode:
-		return AppendVariables(names, n.Node)
-	case *parse.FieldNode:
-		return append(names, n.Ident[0])
-	case *parse.VariableNode:
-		if n.Ident[0] == "$" && len(n.Ident) > 1 {
-			return append(names, n.Ident[1])
-		}
-	case *parse.IfNode:
-		names = AppendVariables(AppendVariables(names, n.Pipe), n.List)
-		return AppendVariables(names, n.ElseList)
-	case *parse.WithNode:
-		return appendBranch(names, &n.BranchNode)
-	case *parse.RangeNode:
-		return appendBranch(names, &n.BranchNode)
-	}
-	return names
-}
-
 // rooted matches variables of the outer dot.
 var rooted = regexp.MustCompile(`\$\.([A-Za-z]+)`)
 
-// appendBranch appends the variables of a branch, without fields of another dot.
-func appendBranch(names []string, b *parse.BranchNode) []string {
-	names = AppendVariables(names, b.Pipe)
-	for _, m := range rooted.FindAllStringSubmatch(b.List.String(), -1) {
-		names = append(names, m[1])
-	}
-	return AppendVariables(names, b.ElseList)
+// AppendVariables appends the names of the variables that a template uses: x of $.x, and of .x outside of range and
+// with, where the dot is another value.
+func AppendVariables(names []string, root parse.Node) []string {
+	walk(root, func(n parse.Node) bool {
+		switch n := n.(type) {
+		case *parse.FieldNode:
+			names = append(names, n.Ident[0])
+		case *parse.VariableNode:
+			if n.Ident[0] == "$" && len(n.Ident) > 1 {
+				names = append(names, n.Ident[1])
+			}
+		case *parse.WithNode, *parse.RangeNode:
+			b := branchOf(n)
+			names = AppendVariables(names, b.Pipe)
+			for _, m := range rooted.FindAllStringSubmatch(b.List.String(), -1) {
+				names = append(names, m[1])
+			}
+			names = AppendVariables(names, b.ElseList)
+			return false
+		}
+		return true
+	})
+	return names
 }

@@ -24,10 +24,7 @@ func DefaultWorkers() int {
 // false without a quota. It reads cgroup v2 (cpu.max), else v1 (cpu.cfs_*_us), of the process's group and of all groups
 // above, and takes the lowest quota. root is the root of the file system.
 func cpuQuota(root string) (quota float64, ok bool) {
-	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
-	if err != nil {
-		return 0, false
-	}
+	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // without the file there is no quota
 	quota = math.Inf(1)
 	for line := range strings.Lines(string(text)) {
 		// ID:controllers:path, with 0 and no controllers for v2
@@ -57,35 +54,20 @@ func cpuQuota(root string) (quota float64, ok bool) {
 func hasController(list, name string) bool { return slices.Contains(strings.Split(list, ","), name) }
 
 func quotaV2(dir string) (float64, bool) {
-	text, err := os.ReadFile(filepath.Join(dir, "cpu.max"))
-	fields := strings.Fields(string(text))
-	if err != nil || len(fields) != 2 {
-		return 0, false
-	}
-	return ratio(fields[0], fields[1])
+	text, _ := os.ReadFile(filepath.Join(dir, "cpu.max"))
+	quota, period, _ := strings.Cut(string(text), " ")
+	return ratio(quota, period)
 }
 
 func quotaV1(dir string) (float64, bool) {
-	quota, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_quota_us"))
-	if err != nil {
-		return 0, false
-	}
-	period, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_period_us"))
-	if err != nil {
-		return 0, false
-	}
-	return ratio(strings.TrimSpace(string(quota)), strings.TrimSpace(string(period)))
+	quota, _ := os.ReadFile(filepath.Join(dir, "cpu.cfs_quota_us"))
+	period, _ := os.ReadFile(filepath.Join(dir, "cpu.cfs_period_us"))
+	return ratio(string(quota), string(period))
 }
 
-// ratio returns quota / period; "max" and -1 stand for no quota.
+// ratio returns quota / period; "max", -1 and the text of a file that is missing stand for no quota.
 func ratio(quota, period string) (float64, bool) {
-	q, err := strconv.ParseFloat(quota, 64)
-	if err != nil || q <= 0 {
-		return 0, false
-	}
-	p, err := strconv.ParseFloat(period, 64)
-	if err != nil || p <= 0 {
-		return 0, false
-	}
-	return q / p, true
+	q, badQuota := strconv.ParseFloat(strings.TrimSpace(quota), 64)
+	p, badPeriod := strconv.ParseFloat(strings.TrimSpace(period), 64)
+	return q / p, badQuota == nil && badPeriod == nil && q > 0 && p > 0
 }

@@ -47,32 +47,33 @@ func (q request) answer() (a response) {
 			a = response{saysFailed, fmt.Sprintf("password: panic: %v", r)}
 		}
 	}()
+	a, err := q.compute()
+	if err != nil {
+		return response{saysFailed, err.Error()}
+	}
+	return a
+}
+
+func (q request) compute() (response, error) {
 	switch q.kind {
 	case opHash:
 		p, err := ParseParams(q.text)
 		if err != nil {
-			return response{saysFailed, err.Error()}
+			return response{}, err
 		}
 		hash, err := p.hash(q.password)
-		if err != nil {
-			return response{saysFailed, err.Error()}
-		}
-		return response{saysHash, hash}
+		return response{saysHash, hash}, err
 	case opCheck:
 		h, err := parse(q.text)
 		if err != nil {
-			return response{saysFailed, err.Error()}
+			return response{}, err
 		}
-		right, err := h.check(q.password)
-		if err != nil {
-			return response{saysFailed, err.Error()}
+		if right, err := h.check(q.password); err != nil || right {
+			return response{kind: saysRight}, err
 		}
-		if right {
-			return response{kind: saysRight}
-		}
-		return response{kind: saysWrong}
+		return response{kind: saysWrong}, nil
 	}
-	return response{saysFailed, fmt.Sprintf("password: a question of the kind %q", q.kind)}
+	return response{}, fmt.Errorf("password: a question of the kind %q", q.kind)
 }
 
 // frame is a message between a hashing child and the process that started it: four bytes for the length of the rest,

@@ -168,12 +168,8 @@ func (p *Provider) EmailOptional() bool { return p.client.EmailOptional }
 // FormPost reports whether the callback is a cross-site POST, with which browsers send only cookies with SameSite=None.
 func (p *Provider) FormPost() bool { return p.formPost }
 
-func (p *Provider) clientID() string {
-	if len(p.client.ClientIDs) == 0 {
-		return ""
-	}
-	return p.client.ClientIDs[0]
-}
+// clientID returns the first client ID; "" without any.
+func (p *Provider) clientID() string { return cmp.Or(p.client.ClientIDs...) }
 
 // resolve returns a URL of the row. If the operator has set a base URL, that replaces scheme and host; the path stays.
 func (p *Provider) resolve(ref string) string {

@@ -38,7 +38,7 @@ func compile(text string) (r rule, err error) {
 		return r, errors.New("contains a control character")
 	}
 	scheme, rest, ok := strings.Cut(text, ":")
-	if !ok || !isScheme(scheme) {
+	if !ok || !schemeForm.MatchString(scheme) {
 		return r, errors.New("must begin with a scheme written out, such as https://")
 	}
 	if strings.IndexByte(rest, '#') >= 0 {
@@ -65,14 +65,15 @@ func compile(text string) (r rule, err error) {
 	if end := strings.IndexAny(authority, "/?"); end >= 0 {
 		authority, rest = authority[:end], authority[end:]
 	}
-	if err := r.compileAuthority(authority, t.special(), rest == ""); err != nil {
+	if err := r.compileAuthority(&t, authority, rest == ""); err != nil {
 		return r, err
 	}
 	r.rest, err = compileText(rest)
 	return r, err
 }
 
-func (r *rule) compileAuthority(authority string, special, end bool) (err error) {
+// compileAuthority compiles host and port; t has the scheme, end says that nothing follows.
+func (r *rule) compileAuthority(t *target, authority string, end bool) (err error) {
 	host, port := authority, ""
 	if strings.HasPrefix(authority, "[") {
 		i := strings.IndexByte(authority, ']')
@@ -91,13 +92,13 @@ func (r *rule) compileAuthority(authority string, special, end bool) (err error)
 		if i := strings.IndexByte(authority, ':'); i >= 0 {
 			host, port = authority[:i], authority[i:]
 		}
-		if host == "" && (special || port != "") {
+		if host == "" && (t.special() || port != "") {
 			return errors.New("has no host")
 		}
-		if host != "" && !plainHost(strings.ReplaceAll(host, "*", "a"), !special) {
+		if host != "" && !t.plainHost(strings.ReplaceAll(host, "*", "a")) {
 			return errors.New("the host may hold letters, digits, dots, hyphens, * and **")
 		}
-		if special {
+		if t.special() {
 			host = strings.ToLower(host)
 		}
 		r.literalHost = strings.IndexByte(host, '*') < 0
@@ -115,7 +116,7 @@ func (r *rule) compileAuthority(authority string, special, end bool) (err error)
 	if port == "" || strings.Trim(port, "0123456789*") != "" {
 		return errors.New("the port may hold digits and *")
 	}
-	if t := (target{scheme: r.scheme}); port == t.effectivePort() {
+	if port == t.effectivePort() {
 		r.hasPort = false // the default port, which targets may omit
 		return nil
 	}
@@ -162,6 +163,9 @@ func (r *rule) matchPort(t *target) bool {
 	return t.port != "" && r.port.MatchString(t.port)
 }
 
+// dotted decodes dots.
+var dotted = strings.NewReplacer("%2e", ".", "%2E", ".")
+
 // withoutDots resolves . and .. in the path as browsers do, their percent-encoded spellings included.
 func withoutDots(rest string) (plain string, changed bool) {
 	path, query := rest, ""
@@ -175,13 +179,13 @@ func withoutDots(rest string) (plain string, changed bool) {
 	out := segments[:0:0]
 	for i, s := range segments {
 		last := i == len(segments)-1
-		switch dots(s) {
-		case 1:
+		switch dotted.Replace(s) {
+		case ".":
 			changed = true
 			if last {
 				out = append(out, "")
 			}
-		case 2:
+		case "..":
 			changed = true
 			if len(out) > 1 {
 				out = out[:len(out)-1]
@@ -197,22 +201,4 @@ func withoutDots(rest string) (plain string, changed bool) {
 		return rest, false
 	}
 	return strings.Join(out, "/") + query, true
-}
-
-// dots returns how many dots a segment consists of, counting %2e as a dot; 0 for all other segments.
-func dots(s string) (n int) {
-	for s != "" {
-		switch {
-		case s[0] == '.':
-			s = s[1:]
-		case len(s) >= 3 && s[0] == '%' && s[1] == '2' && s[2]|0x20 == 'e':
-			s = s[3:]
-		default:
-			return 0
-		}
-		if n++; n > 2 {
-			return 0
-		}
-	}
-	return n
 }

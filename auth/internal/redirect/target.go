@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"net/netip"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -64,11 +65,11 @@ func parse(text string) (t target, why reason) {
 	if len(text) > maxTarget {
 		return t, tooLong
 	}
-	if !cleanBytes(text) {
+	if !isClean(text) {
 		return t, badBytes
 	}
 	colon := strings.IndexByte(text, ':')
-	if colon <= 0 || !isScheme(text[:colon]) {
+	if colon <= 0 || !schemeForm.MatchString(text[:colon]) {
 		return t, noScheme
 	}
 	t.scheme, t.rest = text[:colon], text[colon+1:]
@@ -132,10 +133,10 @@ func (t *target) split(authority string) reason {
 		}
 		return good // myapp:///callback
 	}
-	if !plainHost(t.host, !t.special()) {
+	if !t.plainHost(t.host) {
 		return badHost
 	}
-	if endsInNumber(t.host) {
+	if numeric.MatchString(t.host[strings.LastIndexByte(t.host, '.')+1:]) {
 		ip, err := netip.ParseAddr(t.host)
 		if err != nil {
 			return badNumber // 2130706433, 127.1, 0x7f.0.0.1, 010.0.0.1: all of them are addresses
@@ -181,80 +182,28 @@ func (t *target) effectivePort() string {
 	return ""
 }
 
-// cleanBytes reports whether text has no bytes that browsers drop or replace before they parse.
-func cleanBytes(text string) bool {
-	if text[0] == ' ' || text[len(text)-1] == ' ' {
-		return false
-	}
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c < ' ' || c == '\\' || c == 0x7f {
-			return false
-		}
-		if c >= utf8.RuneSelf {
-			return cleanRunes(text)
-		}
-	}
-	return true
+// isClean reports whether text has no characters that browsers drop or replace before they parse.
+func isClean(text string) bool {
+	return text[0] != ' ' && text[len(text)-1] != ' ' && utf8.ValidString(text) &&
+		!strings.ContainsFunc(text, func(r rune) bool {
+			return r < ' ' || r == '\\' || r == 0x7f || r > 0x7f &&
+				(unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Z, r))
+		})
 }
 
-func cleanRunes(text string) bool {
-	if !utf8.ValidString(text) {
-		return false
-	}
-	for _, r := range text {
-		if r < ' ' || r == '\\' || r == 0x7f || r > 0x7f &&
-			(unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Z, r)) {
-			return false
-		}
-	}
-	return true
-}
+// The forms of schemes, and of hosts: labels of letters, digits, hyphens and, where the scheme is not special,
+// underscores. numeric is the WHATWG test of the last label of a host that must be an IPv4 address.
+var (
+	schemeForm = regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9+.-]*\z`)
+	hostForm   = regexp.MustCompile(`\A[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\z`)
+	opaqueForm = regexp.MustCompile(`\A[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\z`)
+	numeric    = regexp.MustCompile(`\A(?:0[Xx][0-9A-Fa-f]*|[0-9]+)\z`)
+)
 
-func isScheme(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if isLetter(c) || i > 0 && (isDigit(c) || c == '+' || c == '-' || c == '.') {
-			continue
-		}
-		return false
+// plainHost reports whether a host has the form for the scheme of t.
+func (t *target) plainHost(host string) bool {
+	if t.special() {
+		return hostForm.MatchString(host)
 	}
-	return s != ""
+	return opaqueForm.MatchString(host)
 }
-
-// plainHost reports whether host consists of non-empty labels of letters, digits, hyphens and, if allowed, underscores.
-func plainHost(host string, underscore bool) bool {
-	label := 0
-	for i := range len(host) {
-		switch c := host[i]; {
-		case c == '.':
-			if label == 0 {
-				return false
-			}
-			label = 0
-			continue
-		case isLetter(c), isDigit(c), c == '-', c == '_' && underscore:
-			label++
-		default:
-			return false
-		}
-	}
-	return label > 0
-}
-
-// endsInNumber is the WHATWG test for a host that must be an IPv4 address.
-func endsInNumber(host string) bool {
-	last := host[strings.LastIndexByte(host, '.')+1:]
-	if len(last) >= 2 && last[0] == '0' && last[1]|0x20 == 'x' {
-		for i := 2; i < len(last); i++ {
-			if c := last[i] | 0x20; !isDigit(last[i]) && (c < 'a' || c > 'f') {
-				return false
-			}
-		}
-		return true
-	}
-	return strings.Trim(last, "0123456789") == ""
-}
-
-func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
-func isDigit(c byte) bool  { return c >= '0' && c <= '9' }

@@ -191,23 +191,24 @@ type AuditRow struct {
 	ActorFullName  string
 }
 
+// auditFound are the rows that an AuditFilter finds, with their actors.
+const auditFound = `from {audit} a left join {users} u on u.id = a.actor_id
+where ($1::smallint[] is null or a.action = any($1))
+  and ($2 = '' or u.email ilike $2 or u.phone ilike $2 or a.actor_role ilike $2 or u.user_metadata->>'full_name' ilike $2)`
+
 var selectAudit = define(`
 select a.id, a.at, a.action, a.actor_id, a.session_id, a.actor_role, a.ip,
     a.traits || coalesce((
         select jsonb_strip_nulls(jsonb_build_object('user_email', nullif(o.email, ''), 'user_phone', nullif(o.phone, '')))
         from {users} o where o.id = (a.traits->>'user_id')::uuid and o.deleted_at is null), '{}'),
     u.email, u.phone, u.user_metadata->>'full_name'
-from {audit} a left join {users} u on u.id = a.actor_id
-where ($1::smallint[] is null or a.action = any($1))
-  and ($2 = '' or u.email ilike $2 or u.phone ilike $2 or a.actor_role ilike $2 or u.user_metadata->>'full_name' ilike $2)
+` + auditFound + `
 order by a.id desc
 offset $3 limit $4`)
 
 var countAudit = define(`
 select count(*)
-from {audit} a left join {users} u on u.id = a.actor_id
-where ($1::smallint[] is null or a.action = any($1))
-  and ($2 = '' or u.email ilike $2 or u.phone ilike $2 or a.actor_role ilike $2 or u.user_metadata->>'full_name' ilike $2)`)
+` + auditFound)
 
 // AuditLog returns one page, newest first, and how many rows the filter finds in all.
 func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, total int, err error) {

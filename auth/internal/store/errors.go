@@ -128,7 +128,7 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 		return ErrUnavailable
 	}
 	if n.theirs(pg) {
-		return refusedByApplication(pg)
+		return fmt.Errorf("%w (%s)", ErrApplication, RaisedAt(pg))
 	}
 	switch pg.Code {
 	case "42501", "3F000": // insufficient_privilege, invalid_schema_name
@@ -146,11 +146,6 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 		}
 	}
 	return nil
-}
-
-// refusedByApplication returns ErrApplication with the place where the error was raised.
-func refusedByApplication(pg *pgconn.PgError) error {
-	return fmt.Errorf("%w (%s)", ErrApplication, RaisedAt(pg))
 }
 
 // RaisedAt returns the place where the server raised an error. Of the error's context it takes only the lines that name

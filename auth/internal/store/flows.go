@@ -61,9 +61,7 @@ from {flows} f
 where f.id = $1`)
 
 // Flow reads a flow.
-func (b *Batch) Flow(dst *Flow, id uuid.UUID) {
-	b.row("flow", dst, flowTargets(dst), selectFlow, id)
-}
+func (b *Batch) Flow(dst *Flow, id uuid.UUID) { b.row("flow", dst, flowTargets(dst), selectFlow, id) }
 
 func flowTargets(f *Flow) []any {
 	return []any{&f.ID, &f.User, &f.Method, &f.Challenge, &f.ChallengeMethod, &f.IssuedAt, &f.CreatedAt, &f.ExpiresAt,

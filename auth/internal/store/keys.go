@@ -47,9 +47,6 @@ func (db *DB) SigningKeys(ctx context.Context) (list []SigningKey, at clock.Read
 		}
 		return err
 	})
-	if err != nil {
-		list = nil
-	}
 	return list, at, err
 }
 

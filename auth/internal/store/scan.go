@@ -39,28 +39,28 @@ func uuidOrNull(u uuid.UUID) any {
 	return pgtype.UUID{Bytes: u, Valid: true}
 }
 
-// valuesOf returns the values that targets point to, as arguments: null for a zero time, a zero id and empty bytes.
+// valuesOf replaces targets by the values that they point to, as arguments: null for a zero time, a zero id and empty
+// bytes.
 func valuesOf(targets []any) []any {
-	values := make([]any, len(targets))
 	for i, t := range targets {
 		switch t := t.(type) {
 		case *time.Time:
-			values[i] = timeOrNull(*t)
+			targets[i] = timeOrNull(*t)
 		case *uuid.UUID:
-			values[i] = uuidOrNull(*t)
+			targets[i] = uuidOrNull(*t)
 		case *json.RawMessage:
-			values[i] = bytesOrNull(*t)
+			targets[i] = bytesOrNull(*t)
 		case *[]byte:
-			values[i] = bytesOrNull(*t)
+			targets[i] = bytesOrNull(*t)
 		case *[]string:
-			values[i] = stringArray(*t)
+			targets[i] = stringArray(*t)
 		case *string:
-			values[i] = *t
+			targets[i] = *t
 		default:
-			values[i] = reflect.ValueOf(t).Elem().Interface()
+			targets[i] = reflect.ValueOf(t).Elem().Interface()
 		}
 	}
-	return values
+	return targets
 }
 
 // bytesOrNull returns bytes, or JSON text, as an argument: nil for none.

@@ -116,10 +116,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		// nothing reads this cache, and it takes 27 KB of each connection
 		config.ConnConfig.DescriptionCacheCapacity = 0
 	}
-	db := &DB{names: names{ns: o.Namespace}, fill: filler(o.Namespace), log: o.Log}
-	if db.log == nil {
-		db.log = slog.New(slog.DiscardHandler)
-	}
+	db := &DB{names: names{ns: o.Namespace}, fill: filler(o.Namespace),
+		log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
 	db.sql = make([]string, len(statements))
 	for i, text := range statements {
 		db.sql[i] = db.fill(text)

@@ -269,9 +269,7 @@ update {sessions} s set factor_id = null
 where s.factor_id is not null and not exists (select from {factors} f where f.id = s.factor_id)`)
 
 // DetachFactors removes from sessions the factors that no longer exist.
-func (c *Carrier) DetachFactors(ctx context.Context) error {
-	return c.t.run(ctx, detachFactors)
-}
+func (c *Carrier) DetachFactors(ctx context.Context) error { return c.t.run(ctx, detachFactors) }
 
 var countCarried = define(`select count(*) from {users}`)
 

@@ -32,7 +32,7 @@ func (db *DB) Location(ctx context.Context) (p Location, err error) {
 type ForeignKey struct {
 	// Table has the foreign key, Target is our table, without the namespace; both without quotes.
 	Table, Target string
-	// Name and Definition are quoted for SQL; Definition comes from pg_get_constraintdef.
+	// Name and Definition are quoted for SQL; Definition comes from pg_get_constraintdef, without Target.
 	QuotedTable, Name, Definition string
 }
 
@@ -48,7 +48,7 @@ with recursive ours (oid) as (
 
 var selectForeignKeys = define(ours + `
 select n.nspname || '.' || t.relname, substr(u.relname, $2), format('%I.%I', n.nspname, t.relname), format('%I', c.conname),
-    pg_get_constraintdef(c.oid)
+    replace(pg_get_constraintdef(c.oid), ' REFERENCES ' || c.confrelid::regclass || '(', ' REFERENCES (')
 from pg_constraint c
 join pg_class t on t.oid = c.conrelid
 join pg_namespace n on n.oid = t.relnamespace

@@ -56,14 +56,10 @@ func (r *run) abandon(ctx context.Context) error {
 // only drops the key if the source is another database.
 func (r *run) moveBack(k store.ForeignKey) string {
 	drop := "alter table " + k.QuotedTable + " drop constraint " + k.Name
-	_, rest, found := strings.Cut(k.Definition, " REFERENCES ")
-	columns := strings.TrimSuffix(strings.TrimPrefix(k.Definition[:len(k.Definition)-len(rest)], "FOREIGN KEY "),
-		" REFERENCES ")
-	end := strings.Index(rest, ")")
-	open := strings.LastIndex(rest[:max(end, 0)], "(")
-	if !found || open < 0 || k.Target != "users" || r.Source == nil || r.Mode != Abandon && !r.result.sameDatabase {
+	columns, rules, found := strings.Cut(strings.TrimPrefix(k.Definition, "FOREIGN KEY "), " REFERENCES ")
+	if !found || k.Target != "users" || r.Source == nil || r.Mode != Abandon && !r.result.sameDatabase {
 		return drop + ";"
 	}
 	return drop + ", add constraint " + k.Name + " foreign key " + columns + " references " +
-		former.Name(r.Source.Schema, k.Target) + " " + rest[open:] + ";"
+		former.Name(r.Source.Schema, k.Target) + " " + rules + ";"
 }

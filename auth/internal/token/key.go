@@ -197,11 +197,17 @@ func newMACPool(key []byte) *macPool {
 	return &macPool{states: sync.Pool{New: func() any { return &macState{Hash: hmac.New(sha256.New, key)} }}}
 }
 
-// sum appends the MAC of input to dst.
-func (p *macPool) sum(dst, input []byte) []byte {
+// written returns a state after input.
+func (p *macPool) written(input []byte) *macState {
 	s := p.states.Get().(*macState)
 	s.Reset()
 	s.Write(input)
+	return s
+}
+
+// sum appends the MAC of input to dst.
+func (p *macPool) sum(dst, input []byte) []byte {
+	s := p.written(input)
 	dst = s.Sum(dst)
 	p.states.Put(s)
 	return dst
@@ -209,9 +215,7 @@ func (p *macPool) sum(dst, input []byte) []byte {
 
 // is reports whether the MAC of input begins with mac, which has at least 16 bytes.
 func (p *macPool) is(mac, input []byte) bool {
-	s := p.states.Get().(*macState)
-	s.Reset()
-	s.Write(input)
+	s := p.written(input)
 	same := hmac.Equal(s.Sum(s.sum[:0])[:len(mac)], mac)
 	p.states.Put(s)
 	return same

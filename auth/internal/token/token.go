@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -41,10 +42,8 @@ func (a Algorithm) String() string {
 
 // ParseAlgorithm parses the name in a header or setting. Names are case-sensitive (RFC 7515 section 4.1.1).
 func ParseAlgorithm(name string) (Algorithm, error) {
-	for a := RS256; a <= HS256; a++ {
-		if algorithmNames[a] == name {
-			return a, nil
-		}
+	if i := slices.Index(algorithmNames[:], name); i > 0 {
+		return Algorithm(i), nil
 	}
 	return 0, fmt.Errorf("algorithm %.20q is not one of RS256, ES256, EdDSA, HS256", name)
 }

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,7 +33,7 @@ func NewSession(f *Flow, user uuid.UUID, method string) SessionDraft {
 	o := SessionDraft{method: method, First: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
 	o.Row = store.NewSession{
 		ID: o.First.Session, User: user, SecretHash: o.First.SecretHash(), At: f.Now,
-		UserAgent: f.Req.UserAgent, IP: f.Req.IP, Tag: f.Settings.tag(), AAL: 1,
+		UserAgent: f.Req.UserAgent, IP: f.Req.IP, Tag: cmp.Or(f.Settings.Sessions.Tags...), AAL: 1,
 		AMR: MustJSON([]token.AMR{{Method: method, Timestamp: f.Now.Unix()}}), Place: PlaceMAC(f),
 	}
 	return o
@@ -40,13 +41,6 @@ func NewSession(f *Flow, user uuid.UUID, method string) SessionDraft {
 
 // SetID gives the session an ID that is stored elsewhere already.
 func (o *SessionDraft) SetID(id uuid.UUID) { o.Row.ID, o.First.Session = id, id }
-
-func (s *Settings) tag() string {
-	if len(s.Sessions.Tags) == 0 {
-		return ""
-	}
-	return s.Sessions.Tags[0]
-}
 
 // EnforceSessionLimit ends the sessions that exceed the limit per user. A failure does not keep the user from signing
 // in: the next sign-in enforces the limit again.

@@ -136,11 +136,6 @@ func ParsePatch(data json.RawMessage, err error) (store.MetadataPatch, error) {
 	return patch, refusal.Failure("metadata", err)
 }
 
-func mantissa(number string) string {
-	digits, _, _ := strings.Cut(strings.ToLower(number), "e")
-	return digits
-}
-
 // StorableText replaces characters that PostgreSQL refuses in text. No valid address contains them.
 func StorableText(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
@@ -170,7 +165,8 @@ func Storable(v any, depth int) error {
 		}
 	case json.Number:
 		f, err := strconv.ParseFloat(v.String(), 64)
-		if err != nil || len(v) > 1000 || f == 0 && strings.ContainsAny(mantissa(v.String()), "123456789") {
+		mantissa, _, _ := strings.Cut(strings.ToLower(v.String()), "e")
+		if err != nil || len(v) > 1000 || f == 0 && strings.ContainsAny(mantissa, "123456789") {
 			return errors.New("a number is too large or too small")
 		}
 	}

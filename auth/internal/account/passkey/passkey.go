@@ -5,6 +5,7 @@ package passkey
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -92,13 +93,7 @@ func (a *Passkeys) AdminList(ctx context.Context, user uuid.UUID) ([]store.Crede
 
 // passkeysOf returns the credentials that are passkeys.
 func passkeysOf(all []store.Credential) []store.Credential {
-	var out []store.Credential
-	for _, c := range all {
-		if c.Factor == uuid.Nil {
-			out = append(out, c)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(all), func(c store.Credential) bool { return c.Factor != uuid.Nil })
 }
 
 // Rename names one of the user's passkeys.

@@ -89,10 +89,7 @@ func Limited(code, msg string, after time.Duration) *Refusal {
 
 // wholeSeconds rounds up to whole seconds, at most a day.
 func wholeSeconds(d time.Duration) time.Duration {
-	if d > 24*time.Hour {
-		return 24 * time.Hour
-	}
-	return time.Duration(math.Ceil(d.Seconds())) * time.Second
+	return time.Duration(math.Ceil(min(d, 24*time.Hour).Seconds())) * time.Second
 }
 
 // Committed is an error after a commit. It hides its cause from callers that would repeat an undone transaction;
