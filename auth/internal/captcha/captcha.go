@@ -121,7 +121,7 @@ func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	if ip != "" {
 		form.Set("remoteip", ip)
 	}
-	body, err := v.post(ctx, form)
+	_, body, err := v.http.SendForm(ctx, http.MethodPost, v.url, form, nil)
 	if err != nil {
 		return fmt.Errorf("captcha: %s: %w", v.name, err)
 	}
@@ -149,18 +149,6 @@ func (v *Verifier) Check(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-// post makes the call. Its errors do not contain the URL.
-func (v *Verifier) post(ctx context.Context, form url.Values) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, v.url, strings.NewReader(form.Encode()))
-	if err != nil {
-		return nil, errors.New("its URL can't be read")
-	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Accept", "application/json")
-	_, body, err := outbound.Send(v.http.Configured, r)
-	return body, err
 }
 
 // words returns the provider's codes in a form for answers and logs: few, short, printable.

@@ -285,13 +285,17 @@ func (d *draft) ownBody(ctx context.Context) (string, bool) {
 		d.faults = append(d.faults, remote.shown()+" can't be loaded") // the load has logged the cause
 		return "", false
 	}
+	return d.rendered(b, "template", remote.shown())
+}
+
+// rendered renders a body of the operator's; where it came from is for the log.
+func (d *draft) rendered(b *body, where ...any) (string, bool) {
 	text, err := b.render(d.vars)
 	if err != nil {
-		d.fault("a mail's template can't be rendered; using the built-in body", "template", remote.shown(), "error",
-			templateMistake(err))
-		return "", false
+		d.fault("a mail's template can't be rendered; using the built-in body",
+			append(where, "error", templateMistake(err))...)
 	}
-	return text, true
+	return text, err == nil
 }
 
 // folderBody returns the folder's body of the mail's kind, unless a setting overrides the kind.
@@ -300,9 +304,5 @@ func (d *draft) folderBody() (string, bool) {
 	if b == nil || d.t.fixed(d.p.Kind) {
 		return "", false
 	}
-	text, err := b.render(d.vars)
-	if err != nil {
-		d.fault("a mail's template can't be rendered; using the built-in body", "error", templateMistake(err))
-	}
-	return text, err == nil
+	return d.rendered(b)
 }

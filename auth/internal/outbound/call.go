@@ -1,20 +1,34 @@
 package outbound
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 )
 
 // NoRedirect is a client's CheckRedirect for calls with secrets, which must not be sent to another address.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Send makes a call and reads the whole answer.
-func Send(client *http.Client, r *http.Request) (status int, body []byte, err error) {
-	resp, err := client.Do(r)
+// SendForm makes a call with a form, and reads the whole answer, which should be JSON; header may be nil. The errors
+// contain neither the query nor the path of the URL.
+func (c Clients) SendForm(ctx context.Context, method, address string, form url.Values,
+	header http.Header) (status int, body []byte, err error) {
+	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
+	if err != nil {
+		return 0, nil, errors.New("its URL can't be read")
+	}
+	maps.Copy(r.Header, header)
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	r.Header.Set("Accept", "application/json")
+	resp, err := c.Configured.Do(r)
 	if err != nil {
 		return 0, nil, Quiet(r, err)
 	}

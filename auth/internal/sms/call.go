@@ -1,9 +1,7 @@
 package sms
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,7 +10,6 @@ import (
 
 	"gatehouse/auth/internal/locale"
 	"gatehouse/auth/internal/mail"
-	"gatehouse/auth/internal/outbound"
 )
 
 // maxAnswer is the longest answer in bytes; gateways' answers have a few hundred.
@@ -47,24 +44,6 @@ func (a answer) decode(into any) *failure {
 // aboutMessage reports whether the status is about the request itself, and not about its sender, origin or frequency.
 func (a answer) aboutMessage() bool {
 	return a.status == http.StatusBadRequest || a.status == http.StatusUnprocessableEntity
-}
-
-// call makes a call. Its errors contain neither the query nor the path of the URL.
-func (g *Gateway) call(ctx context.Context, method, address string, form url.Values,
-	header http.Header) (answer, error) {
-	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
-	if err != nil {
-		return answer{}, errors.New("its URL can't be read")
-	}
-	for name, values := range header {
-		r.Header[name] = values
-	}
-	if method == http.MethodPost {
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}
-	r.Header.Set("Accept", "application/json")
-	status, body, err := outbound.Send(g.http.Configured, r)
-	return answer{status, body}, err
 }
 
 // text is a member that gateways write as a string or as a number; any other value is "".

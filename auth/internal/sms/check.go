@@ -24,11 +24,11 @@ func (g *Gateway) Check(ctx context.Context) error {
 	if q.method == http.MethodGet && len(q.form) > 0 {
 		address, q.form = address+"?"+q.form.Encode(), nil
 	}
-	a, err := g.call(ctx, q.method, address, q.form, q.header)
+	status, body, err := g.http.SendForm(ctx, q.method, address, q.form, q.header)
 	if err != nil {
 		return err
 	}
-	if g.vendor.denied(a) {
+	if g.vendor.denied(answer{status, body}) {
 		return fmt.Errorf("%s does not know %s", g.name, strings.Join(g.vendor.credentials(), ", "))
 	}
 	return nil

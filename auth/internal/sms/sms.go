@@ -129,11 +129,11 @@ func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error 
 	if err != nil {
 		return &mail.Refused{Err: fmt.Errorf("sms: %s: %w", g.name, err)}
 	}
-	a, err := g.call(ctx, http.MethodPost, g.vendor.base()+path, form, header)
+	status, body, err := g.http.SendForm(ctx, http.MethodPost, g.vendor.base()+path, form, header)
 	if err != nil {
 		return fmt.Errorf("sms: %s: %w", g.name, err)
 	}
-	theirs, failed := g.vendor.read(a)
+	theirs, failed := g.vendor.read(answer{status, body})
 	if failed == nil {
 		g.log.Debug("sms: a message was taken", "message", id, "gateway", g.name, "id", outbound.Word(theirs, 64))
 		return nil

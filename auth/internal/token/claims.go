@@ -66,16 +66,12 @@ func (c *Claims) appendTo(dst []byte) ([]byte, error) {
 	}
 	dst = jsontext.AppendString(append(dst, `,"role":`...), c.Role)
 	dst = jsontext.AppendString(append(dst, `,"aal":`...), c.AAL)
-	for i := range c.AMR {
-		if i == 0 {
-			dst = append(dst, `,"amr":[`...)
-		} else {
-			dst = append(dst, ',')
-		}
-		dst = c.AMR[i].appendTo(dst)
-	}
 	if len(c.AMR) > 0 {
-		dst = append(dst, ']')
+		dst = append(dst, `,"amr":[`...)
+		for i := range c.AMR {
+			dst = append(c.AMR[i].appendTo(dst), ',')
+		}
+		dst[len(dst)-1] = ']'
 	}
 	dst = jsontext.AppendString(append(dst, `,"session_id":`...), c.SessionID)
 	dst = strconv.AppendBool(append(dst, `,"is_anonymous":`...), c.IsAnonymous)
