@@ -88,9 +88,7 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 		return err == nil && r.status == 400
 	})
 
-	conn, err := pgx.Connect(t.Context(), at)
-	must.Succeed(t, err)
-	defer conn.Close(t.Context())
+	conn := testdb.Connect(t, at)
 	run := func(sql string) {
 		t.Helper()
 		must.Succeed(t, must.ErrOf(conn.Exec(t.Context(), sql)))

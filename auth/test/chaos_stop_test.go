@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
@@ -50,9 +48,7 @@ func TestStopWithAllInFlight(t *testing.T) {
 	})
 
 	// Requests that wait for a lock, of each kind.
-	lock, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer lock.Close(t.Context())
+	lock := testdb.Connect(t, url)
 	must.Succeed(t, must.ErrOf(lock.Exec(t.Context(), `begin; lock table sessions, users in access exclusive mode`)))
 	var wg sync.WaitGroup
 	var answered atomic.Int64

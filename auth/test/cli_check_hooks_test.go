@@ -105,7 +105,7 @@ func TestCheck_callsHooks(t *testing.T) {
 			t.Errorf("%q is not in\n%s\n%s", want, stdout, stderr)
 		}
 	}
-	if n := count(t, owner, "select count(*) from public.calls"); n != 0 {
+	if n := testdb.One[int](t, owner, "select count(*) from public.calls"); n != 0 {
 		t.Errorf("%d rows of the hooks are left", n)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/captcha/captchatest"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/sms/smstest"
@@ -94,9 +92,7 @@ func TestCheck_rowsOnly(t *testing.T) {
 	if status, out, errs := command(t, environment(owner), "", "migrate"); status != 0 {
 		t.Fatal(out, errs)
 	}
-	conn, err := pgx.Connect(t.Context(), owner)
-	must.Succeed(t, err)
-	defer conn.Close(t.Context())
+	conn := testdb.Connect(t, owner)
 	if _, err := conn.Exec(t.Context(),
 		"create role rows login; grant select, insert, update, delete on all tables in schema public to rows"); err !=
 		nil {

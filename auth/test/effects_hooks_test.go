@@ -1,7 +1,6 @@
 package test
 
 import (
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/hook"
 	"gatehouse/shared/await"
@@ -127,31 +124,10 @@ func onlyAt(p hook.Point, status int, body string) func(question) (int, string) 
 	}
 }
 
-// count is a number that the database answers.
-func count(t *testing.T, url, sql string, args ...any) (n int) {
-	t.Helper()
-	return value[int](t, url, sql, args...)
-}
-
-// value is what the database answers.
-func value[T any](t *testing.T, url, sql string, args ...any) (v T) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer conn.Close(context.Background())
-	must.Succeed(t, conn.QueryRow(t.Context(), sql, args...).Scan(&v))
-	return v
-}
-
 func execSQL(t *testing.T, url string, statements ...string) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer conn.Close(context.Background())
 	for _, sql := range statements {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
+		testdb.Exec(t, url, sql)
 	}
 }
 
@@ -166,7 +142,7 @@ func TestHooks_created(t *testing.T) {
 			"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_DEV_MAILBOX=false",
 			"AUTH_RATE_LIMIT_SMS_PER_NUMBER=0", "AUTH_MAILER_NOTIFICATIONS_PASSWORD_CHANGED_ENABLED=true")...))
 	d.awaitReady(t)
-	users := func() int { return count(t, url, `select count(*) from users`) }
+	users := func() int { return testdb.One[int](t, url, `select count(*) from users`) }
 
 	const form = `{"email":"ada@example.org","password":"a long enough one","data":{"name":"Ada"}}`
 	h.behave(onlyAt(hook.BeforeUserCreated, 200, `{"error":{"http_code":403,"message":"members only"}}`))
@@ -181,7 +157,7 @@ func TestHooks_created(t *testing.T) {
 	if a := d.want(t, 500, "POST", "/signup", "", form); a.str("msg") != "broken" {
 		t.Error(a.text)
 	}
-	if n := users(); n != 0 || count(t, url,
+	if n := users(); n != 0 || testdb.One[int](t, url,
 		`select (select count(*) from outbox) + (select count(*) from one_time_tokens) + (select count(*) from sessions) + (select count(*) from identities)`) != 0 {
 		t.Errorf("the refused left %d users", n)
 	}
@@ -280,13 +256,13 @@ func TestHooks_created(t *testing.T) {
 	h.behave(onlyAt(hook.SendSMS, 500, `{}`))
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
 	await.True(t, "it waits", func() bool {
-		return count(t, url,
+		return testdb.One[int](t, url,
 			`select count(*) from outbox where state = 'pending' and channel = 'sms' and error like '%Unexpected status code returned from hook: 500%'`) == 1
 	})
 	h.behave(onlyAt(hook.SendSMS, 200, `{"error":{"http_code":422,"message":"no such number"}}`))
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345678"}`)
 	await.True(t, "it is given up", func() bool {
-		return count(t, url,
+		return testdb.One[int](t, url,
 			`select count(*) from outbox where state = 'failed' and channel = 'sms' and error like '%no such number%'`) >= 1
 	})
 	if n := users(); n != 3 || len(h.of(hook.AfterUserCreated)) != 3 {
@@ -305,7 +281,7 @@ func TestHooks_sendSync(t *testing.T) {
 	d.awaitReady(t)
 	d.want(t, 200, "POST", "/signup", "", `{"email":"ada@example.org","password":"a long enough one"}`)
 	sent := func() []question { return h.of(hook.SendEmail) }
-	if q := sent(); len(q) != 1 || count(t, url, `select count(*) from outbox where state = 'sent'`) != 1 {
+	if q := sent(); len(q) != 1 || testdb.One[int](t, url, `select count(*) from outbox where state = 'sent'`) != 1 {
 		t.Fatalf("%v", q)
 	}
 	token, _ := sent()[0].at("email_data.token").(string)
@@ -332,10 +308,10 @@ func TestHooks_sendSync(t *testing.T) {
 	if q := h.of(hook.SendSMS); len(q) != 2 || q[1].at("sms.sms_type") != "mfa" {
 		t.Errorf("%v", q)
 	}
-	if n := count(t, url, `select count(*) from outbox where state = 'failed' and error like '%slower%'`); n != 4 {
+	if n := testdb.One[int](t, url, `select count(*) from outbox where state = 'failed' and error like '%slower%'`); n != 4 {
 		t.Errorf("%d given up", n)
 	}
-	if n := count(t, url, `select count(*) from outbox where state = 'pending'`); n != 0 {
+	if n := testdb.One[int](t, url, `select count(*) from outbox where state = 'pending'`); n != 0 {
 		t.Errorf("%d wait", n)
 	}
 	// Once the hook is back.
@@ -379,7 +355,7 @@ func TestHooks_signIn(t *testing.T) {
 
 	// A hook that breaks the claims: no new session, and a refresh that may come again with its token.
 	d.with(t, claims+"ENABLED=true", claims+"URI=pg-functions://postgres/public/broken")
-	sessions := func() int { return count(t, url, `select count(*) from sessions where ended_at is null`) }
+	sessions := func() int { return testdb.One[int](t, url, `select count(*) from sessions where ended_at is null`) }
 	had := sessions()
 	if b := d.want(t, 500, "POST", "/token?grant_type=password", "",
 		form); b.str("msg") != "output claims do not conform to the expected schema" {
@@ -387,7 +363,7 @@ func TestHooks_signIn(t *testing.T) {
 	}
 	d.want(t, 500, "POST", "/signup", "", `{"email":"eve@example.org","password":"a long enough one"}`)
 	d.want(t, 503, "POST", "/token?grant_type=refresh_token", "", `{"refresh_token":"`+a.str("refresh_token")+`"}`)
-	if sessions() != had || count(t, url, `select count(*) from users`) != 1 {
+	if sessions() != had || testdb.One[int](t, url, `select count(*) from users`) != 1 {
 		t.Errorf("%d sessions, had %d", sessions(), had)
 	}
 	d.with(t)

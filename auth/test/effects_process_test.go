@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
@@ -107,9 +105,7 @@ func TestEffects_database(t *testing.T) {
 	daemons := []*pooled{long, rested, unseen, old}
 	must.Succeed(t, execute(database, expired))
 
-	conn, err := pgx.Connect(t.Context(), database)
-	must.Succeed(t, err)
-	defer conn.Close(t.Context())
+	conn := testdb.Connect(t, database)
 	must.Succeed(t, must.ErrOf(conn.Exec(t.Context(), `begin; lock table users in access exclusive mode`)))
 	var wg sync.WaitGroup
 	for _, d := range daemons {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/testdb"
 )
 
 // recordEvents records what triggers of an application on the tables there can see: each statement on a row, with the
@@ -147,7 +148,7 @@ func waysToChange(t *testing.T, d *tuned, idp *fakeidp.Server, settings []string
 // walk takes the steps of a way, and compares what the application has seen of each.
 func (w *ways) walk(way way) {
 	find := func() string {
-		return value[string](w.t, w.d.database, `select coalesce((select id::text from gatehouse.users
+		return testdb.One[string](w.t, w.d.database, `select coalesce((select id::text from gatehouse.users
 			where $1 in (email, phone, new_email)), '')`, way.who)
 	}
 	w.user = find()
@@ -158,7 +159,7 @@ func (w *ways) walk(way way) {
 		}
 		for table, there := range map[string]string{"users": s.there.users, "identities": s.there.identities,
 			"mfa_factors": s.there.factors} {
-			got := value[string](w.t, w.d.database, `with d as (
+			got := testdb.One[string](w.t, w.d.database, `with d as (
 					delete from app.events where id::text = $1 and relation = $2 returning n, what)
 				select coalesce(string_agg(what, '|' order by n), '') from d where what <> 'update'`, w.user, table)
 			if want := expected(there); got != want {
@@ -166,7 +167,7 @@ func (w *ways) walk(way way) {
 			}
 		}
 		// A profile that is made by a trigger after the INSERT has the metadata of the sign-up.
-		if n := count(w.t, w.d.database, `select count(*) from app.profiles where id::text = $1 and name = 'Mia'`,
+		if n := testdb.One[int](w.t, w.d.database, `select count(*) from app.profiles where id::text = $1 and name = 'Mia'`,
 			w.user); n != 1 && !strings.HasSuffix(way.name, "deletion") {
 			w.t.Errorf("%s, step %d: %d profiles", way.name, i+1, n)
 		}

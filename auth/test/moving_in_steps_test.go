@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/testdb"
 )
 
 // These tables of statements were derived by reading the source of supabase/auth, not recorded from a running one:
@@ -185,7 +186,7 @@ func (w *ways) changes() []way {
 				seen{users: "update =last_sign_in_at",
 					factors: "insert factor_type status|update last_challenged_at|update status"}},
 			{func() {
-				factor := value[string](w.t, w.d.database, "select id::text from auth.mfa_factors where user_id::text = $1", w.user)
+				factor := testdb.One[string](w.t, w.d.database, "select id::text from auth.mfa_factors where user_id::text = $1", w.user)
 				w.d.want(w.t, 200, "DELETE", "/factors/"+factor, w.access, "")
 			}, seen{factors: "delete"}}}},
 		{"address", "way1@example.org", []step{

@@ -108,20 +108,20 @@ func TestMovingIn_runbook(t *testing.T) {
 	}
 	must.Succeed(t, d.Stop(20*time.Second))
 	r.console("psql app -c 'grant gatehouse to supabase_auth_admin'\nGRANT ROLE\n$ auth mirror drop")
-	if n := count(t, admin, `select count(*) from auth.users o join gatehouse.users u using (id)
+	if n := testdb.One[int](t, admin, `select count(*) from auth.users o join gatehouse.users u using (id)
 		where u.password_hash like '$2%' and o.encrypted_password <> u.password_hash`); n != 0 {
 		t.Errorf("%d hashes did not go back", n)
 	}
-	users := count(t, admin, "select count(*) from gatehouse.users")
+	users := testdb.One[int](t, admin, "select count(*) from gatehouse.users")
 	for _, step := range []string{"psql app -c 'drop schema", "psql app -c 'create schema", "auth takeover\n", "psql app -c 'grant gatehouse"} {
 		r.console(step)
 	}
-	if n := count(t, admin, "select count(*) from gatehouse.users"); n != users {
+	if n := testdb.One[int](t, admin, "select count(*) from gatehouse.users"); n != users {
 		t.Errorf("the second attempt has carried %d users, want %d", n, users)
 	}
 	r.console("auth mirror scrub")
 	r.console("psql app -Atc \"select 'drop table")
-	if n := count(t, admin, "select count(*) from auth.users where encrypted_password <> ''"); n != 0 {
+	if n := testdb.One[int](t, admin, "select count(*) from auth.users where encrypted_password <> ''"); n != 0 {
 		t.Errorf("%d hashes are left there", n)
 	}
 }

@@ -76,7 +76,7 @@ func TestDocs_routeColumns(t *testing.T) {
 		"s.registers": "user, not anonymous"}
 	for _, m := range regexp.MustCompile(
 		`\tat\("([^"]+)", (?:(s\.(?:limited|user|member|registers|admin))\((?:([\w.]+), )?)?(?:optional\()?`+
-			`(?:s\.(captcha)\(|withIDs?\((?:"\w+", )+)?s\.(\w+)[,)]`).FindAllStringSubmatch(
+			`(?:s\.(captcha)\(|withIDs?\((?:"\w+", )+(?:s\.knownUser\()?)?s\.(\w+)[,)]`).FindAllStringSubmatch(
 		string(source), -1) {
 		route, guard, before, captcha, handler := m[1], m[2], m[3], m[4], m[5]
 		h, ok := methods[handler]

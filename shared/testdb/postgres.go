@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 )
 
 // sharedPostgres starts a PostgreSQL when the first test needs it. The server ends with the test binary.
@@ -119,4 +120,36 @@ func PgBouncer(t testing.TB, postgres *localserver.Server, lines ...string) *loc
 	Started(t, err)
 	t.Cleanup(s.Close)
 	return s
+}
+
+// Connect opens a connection, which is closed when t ends.
+func Connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), url)
+	must.Succeed(t, err)
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+// Exec runs a statement, or several without arguments, over a connection of its own.
+func Exec(t testing.TB, url, sql string, args ...any) {
+	t.Helper()
+	query(t, url, func(c *pgx.Conn) error { return must.ErrOf(c.Exec(context.Background(), sql, args...)) }, sql)
+}
+
+// One returns the one value that a query finds, over a connection of its own.
+func One[T any](t testing.TB, url, sql string, args ...any) (v T) {
+	t.Helper()
+	query(t, url, func(c *pgx.Conn) error { return c.QueryRow(context.Background(), sql, args...).Scan(&v) }, sql)
+	return v
+}
+
+func query(t testing.TB, url string, f func(*pgx.Conn) error, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), url)
+	must.Succeed(t, err)
+	defer conn.Close(context.Background())
+	if err := f(conn); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
 }

@@ -8,27 +8,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func query(t *testing.T, url, sql string) (n int) {
-	t.Helper()
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, sql).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
 func TestPostgres(t *testing.T) {
 	a, b := Postgres(t), Postgres(t)
 	if a == b {
 		t.Errorf("two tests share %s", a)
 	}
 	for _, url := range []string{a, b} {
-		if n := query(t, url, "with made as (select 1) select count(*) from pg_class where relname = 'mark'"); n != 0 {
+		if n := One[int](t, url, "with made as (select 1) select count(*) from pg_class where relname = 'mark'"); n != 0 {
 			t.Errorf("%s is not empty", url)
 		}
 	}
@@ -49,7 +35,7 @@ func TestTemplate(t *testing.T) {
 		return err
 	})
 	for range 3 {
-		if n := query(t, template.New(t), "select n from mark"); n != 7 {
+		if n := One[int](t, template.New(t), "select n from mark"); n != 7 {
 			t.Errorf("the copy holds %d, want 7", n)
 		}
 	}

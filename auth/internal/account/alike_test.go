@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/account/flow"
@@ -19,6 +18,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // spied counts the statements that go to the server: the Bind messages of a connection.
@@ -68,9 +68,7 @@ func measured(t *testing.T, pause time.Duration) (h *house, work func(f func()) 
 	var mu sync.Mutex
 	n := 0
 	url := storetest.URL(t)
-	beside, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	t.Cleanup(func() { beside.Close(context.Background()) })
+	beside := testdb.Connect(t, url)
 	// written grows with each transaction that left a row behind: without one a commit costs nothing.
 	written := func() (last int64) {
 		err := beside.QueryRow(context.Background(),

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/store"
@@ -29,15 +27,6 @@ func pool(t *testing.T, url string) *store.DB {
 	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	return db
-}
-
-// exec runs a statement past the store.
-func exec(t *testing.T, url, sql string, args ...any) {
-	t.Helper()
-	c, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer c.Close(t.Context())
-	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), sql, args...)))
 }
 
 // pkceArrival is an arrival whose code is not exchanged yet.

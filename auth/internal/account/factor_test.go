@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/account/factor"
 	"gatehouse/auth/internal/account/flow"
@@ -20,6 +18,7 @@ import (
 	"gatehouse/auth/internal/totp"
 	"gatehouse/shared/await"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // Mails report a factor's first proof and the end of a verified one, if they are enabled and the user has an address
@@ -111,9 +110,7 @@ func TestFactors_atRest(t *testing.T) {
 	code := h.newest("mfa", "4915112345678").Code
 	key, err := base32.StdEncoding.DecodeString(e.Secret)
 	must.Succeed(t, err)
-	c, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer c.Close(t.Context())
+	c := testdb.Connect(t, url)
 	var rows, sealed []byte
 	const all = `select convert_to(coalesce(string_agg(f::text, ' '), '') || coalesce((select string_agg(c::text, ' ') from challenges c), ''), 'UTF8') from factors f`
 	must.Succeed(t, c.QueryRow(t.Context(), all).Scan(&rows))

@@ -12,6 +12,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 func linkingByCode(s *flow.Settings) {
@@ -110,7 +111,7 @@ func TestLinkByCode_checkedAgain(t *testing.T) {
 	}, noFlow)
 	const low = "insufficient_aal: AAL2 session is required to link or unlink an identity when MFA is enabled."
 	f("low@example.org", func(g flow.Grant) {
-		exec(t, url,
+		testdb.Exec(t, url,
 			`insert into factors (id, user_id, kind, created_at, updated_at, verified_at) values (gen_random_uuid(), $1, 'totp', now(), now(), now())`, g.User.ID)
 		raise(t, url, g.Session)
 	}, low)

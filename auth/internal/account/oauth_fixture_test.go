@@ -7,14 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // arrival is a profile from a provider, and what it is for.
@@ -103,11 +102,5 @@ func ended(t *testing.T, h *house, g flow.Grant) {
 // dump is a table as text.
 func dump(t *testing.T, url, table string) string {
 	t.Helper()
-	c, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer c.Close(t.Context())
-	var text string
-	must.Succeed(t, c.QueryRow(t.Context(),
-		`select coalesce(string_agg(x::text, ' '), '') from `+table+` x`).Scan(&text))
-	return text
+	return testdb.One[string](t, url, `select coalesce(string_agg(x::text, ' '), '') from `+table+` x`)
 }

@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 func linking(s *flow.Settings) { s.External.ManualLinking = true }
@@ -108,7 +109,7 @@ func TestLink_keepsTheLevel(t *testing.T) {
 // raise lifts a session to aal2, as a verified factor does.
 func raise(t *testing.T, url string, session uuid.UUID) {
 	t.Helper()
-	exec(t, url,
+	testdb.Exec(t, url,
 		`update sessions set aal = 2, amr = '[{"method": "totp", "timestamp": 2}, {"method": "password", "timestamp": 1}]' where id = $1`, session)
 }
 

@@ -16,6 +16,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 const confirmationSent = "provider_email_needs_verification: Unverified email with github. A confirmation email has " +
@@ -264,13 +265,13 @@ func TestExternal_abandoned(t *testing.T) {
 	leave := func(subject, email string, more string) (id uuid.UUID) {
 		t.Helper()
 		id = uuid.New()
-		exec(t, url,
+		testdb.Exec(t, url,
 			`insert into users (id, aud, role, created_at, updated_at) values ($1, 'authenticated', 'authenticated', now(), now())`, id)
-		exec(t, url,
+		testdb.Exec(t, url,
 			`insert into identities (id, user_id, provider, provider_id, email, identity_data, created_at, updated_at)
 			values (gen_random_uuid(), $1, 'github', $2, $3, '{}', now(), now())`, id, subject, email)
 		if more != "" {
-			exec(t, url, more, id)
+			testdb.Exec(t, url, more, id)
 		}
 		return id
 	}

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // from is a client whose address is known.
@@ -108,14 +108,9 @@ func TestKnownPlaces_rows(t *testing.T) {
 	h := openOn(t, pool(t, url), func(s *flow.Settings) {
 		s.Phone.TestCodes = map[string]string{"491511": "123456"}
 	})
-	places := func(user uuid.UUID) (n int) {
+	places := func(user uuid.UUID) int {
 		t.Helper()
-		c, err := pgx.Connect(t.Context(), url)
-		must.Succeed(t, err)
-		defer c.Close(t.Context())
-		must.Succeed(t, c.QueryRow(
-			t.Context(), "select count(*) from known_places where user_id = $1", user).Scan(&n))
-		return n
+		return testdb.One[int](t, url, "select count(*) from known_places where user_id = $1", user)
 	}
 	f := func(user uuid.UUID, want int) {
 		t.Helper()

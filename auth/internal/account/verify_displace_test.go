@@ -6,12 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // An account that never proved its address does not block it: when another proves the address, the account loses it,
@@ -83,9 +82,7 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 	mia := h.confirmed("mia@example.org")
 	_, err := h.update(mia, flow.UserUpdate{Email: "new@example.org"})
 	accepted(t, err)
-	c, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer c.Close(t.Context())
+	c := testdb.Connect(t, url)
 	run := func(sql string, args ...any) {
 		t.Helper()
 		must.Succeed(t, must.ErrOf(c.Exec(t.Context(), sql, args...)))

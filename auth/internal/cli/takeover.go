@@ -17,6 +17,7 @@ import (
 	"gatehouse/auth/internal/daemon"
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/settings"
 )
 
 // takeoverMemory is the memory limit of the command's garbage collector. Batches hold up to 16 MiB of text.
@@ -48,14 +49,11 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 	if modes > 1 {
 		return p.misused(f, "-ahead, -dry-run, -abandon and -suggest exclude each other")
 	}
-	for kind := range strings.SplitSeq(*leaveOut, ",") {
-		if kind = strings.TrimSpace(kind); kind == "" {
-			continue
-		}
+	o.LeaveOut = settings.List(*leaveOut)
+	for _, kind := range o.LeaveOut {
 		if !slices.Contains(takeover.Kinds, kind) {
 			return p.misused(f, "-leave-out %q: want %s", kind, strings.Join(takeover.Kinds, ", "))
 		}
-		o.LeaveOut = append(o.LeaveOut, kind)
 	}
 	c, l, r, err := p.read()
 	if err != nil {

@@ -2,7 +2,6 @@
 package config
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -186,35 +185,17 @@ func Load(environ []string, file string,
 		return c, l, nil, new(settings.Report), err
 	}
 	all, schema := takeSchema(all)
-	named := len(schema) > 0
 	all, twins := dropUnusedLegacy(all)
 	r = settings.Load(&c, all, settingNames)
 	if len(twins) > 0 {
 		r.Warn("no effect, since the other one of the same provider is on: %s", strings.Join(twins, ", "))
 	}
-	if !schemasDiffer(schema) {
-		if len(schema) > 0 {
-			others := ""
-			for _, e := range schema[1:] {
-				name, _, _ := strings.Cut(e, "=")
-				others += fmt.Sprintf(" (%s says the same)", name)
-			}
-			r.Note("%s is the schema that auth takeover reads; this program's own is that of search_path%s", schema[0],
-				others)
-		}
-		schema = nil
-	}
-	for _, e := range schema {
-		name, _, _ := strings.Cut(e, "=")
-		r.Clash("%s named a schema in the service that this one replaces; AUTH_DB_NAMESPACE is put before every "+
-			"table's name instead: remove %s, "+
-			"and give a schema as search_path in DATABASE_URL", name, name)
-	}
+	reportSchema(r, schema)
 	c.check(r)
 	if running != nil {
 		stale = keepUntilRestart(running, &c)
 	}
 	l = c.live(r)
-	l.oldNames = l.oldNames || named
+	l.oldNames = l.oldNames || len(schema) > 0
 	return c, l, stale, r, r.Err()
 }

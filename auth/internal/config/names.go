@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -66,6 +67,24 @@ func schemasDiffer(found []string) bool {
 		_, value, _ := strings.Cut(e, "=")
 		return value != first
 	})
+}
+
+// reportSchema says what the variables mean here: they are an error if they name different schemas.
+func reportSchema(r *settings.Report, found []string) {
+	differ, others := schemasDiffer(found), ""
+	for i, e := range found {
+		name, _, _ := strings.Cut(e, "=")
+		switch {
+		case differ:
+			r.Clash("%s named a schema in the service that this one replaces; AUTH_DB_NAMESPACE is put before every "+
+				"table's name instead: remove %[1]s, and give a schema as search_path in DATABASE_URL", name)
+		case i > 0:
+			others += fmt.Sprintf(" (%s says the same)", name)
+		}
+	}
+	if len(found) > 0 && !differ {
+		r.Note("%s is the schema that auth takeover reads; this program's own is that of search_path%s", found[0], others)
+	}
 }
 
 // ignoredNames are settings of the replaced service that are ignored, since what they configured works differently

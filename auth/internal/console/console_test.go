@@ -73,7 +73,7 @@ func consoleAt(t *testing.T, external, root string) *Console {
 func TestCookie(t *testing.T) {
 	s := consoleAt(t, "http://127.0.0.1:8085", "root")
 	key := newKey()
-	in := ticket{user: uuid.New(), session: uuid.New(), used: time.Unix(1795277919, 0), key: sha256.Sum256([]byte(key))}
+	in := ticket{User: uuid.New(), Session: uuid.New(), Used: 1795277919, Key: sha256.Sum256([]byte(key))}
 	value := s.seal(&in)
 	f := func(c *Console, cookies, key string, want bool) {
 		t.Helper()

@@ -28,13 +28,14 @@ const (
 // requests must also have the key, from the page's script storage, which ports do not share. A ticket acts at the lower
 // of its own level and the session's, so that one from before the second factor is worth no more after it.
 type ticket struct {
-	user, session uuid.UUID
-	aal           byte
-	used          time.Time // in seconds
-	key           [sha256.Size]byte
+	User, Session uuid.UUID
+	AAL           byte
+	Used          int64 // Unix time
+	Key           [sha256.Size]byte
 }
 
-const ticketSize = 16 + 16 + 1 + 8 + sha256.Size
+// idle returns the time since the last request.
+func (t *ticket) idle(now time.Time) time.Duration { return now.Sub(time.Unix(t.Used, 0)) }
 
 var errNoSignIn = &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeNoAuthorization,
 	Msg: "Sign in to the console"}
@@ -51,10 +52,7 @@ func newKey() string {
 
 // seal returns the cookie's value.
 func (s *Console) seal(t *ticket) string {
-	b := append(append(make([]byte, 0, ticketSize), t.user[:]...), t.session[:]...)
-	b = append(b, t.aal)
-	b = binary.BigEndian.AppendUint64(b, uint64(t.used.Unix()))
-	b = append(b, t.key[:]...)
+	b, _ := binary.Append(nil, binary.BigEndian, t) // all fields have a fixed size
 	return base64.RawURLEncoding.EncodeToString(s.Root.Seal(secret.Console, b, nil))
 }
 
@@ -64,15 +62,11 @@ func (s *Console) open(value string) (t ticket, ok bool) {
 		return t, false
 	}
 	b, _, err := s.Root.Open(secret.Console, sealed, nil)
-	if err != nil || len(b) != ticketSize {
+	if err != nil {
 		return t, false
 	}
-	copy(t.user[:], b)
-	copy(t.session[:], b[16:])
-	t.aal = b[32]
-	t.used = time.Unix(int64(binary.BigEndian.Uint64(b[33:])), 0)
-	copy(t.key[:], b[41:])
-	return t, true
+	n, err := binary.Decode(b, binary.BigEndian, &t)
+	return t, err == nil && n == len(b)
 }
 
 // ticketOf returns the request's sign-in: a cookie that can be opened, with the matching key. Another server of this
@@ -80,7 +74,7 @@ func (s *Console) open(value string) (t ticket, ok bool) {
 func (s *Console) ticketOf(r *http.Request) (ticket, error) {
 	key := sha256.Sum256([]byte(r.Header.Get(keyHeader)))
 	for _, c := range r.CookiesNamed(s.cookieName(r)) {
-		if t, ok := s.open(c.Value); ok && subtle.ConstantTimeCompare(t.key[:], key[:]) == 1 {
+		if t, ok := s.open(c.Value); ok && subtle.ConstantTimeCompare(t.Key[:], key[:]) == 1 {
 			return t, nil
 		}
 	}

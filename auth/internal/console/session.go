@@ -38,19 +38,19 @@ func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *ht
 			return err
 		}
 		now := s.Now()
-		if now.Sub(q.ticket.used) > idleLimit {
+		if q.ticket.idle(now) > idleLimit {
 			return errIdle
 		}
-		q.principal, q.actor, err = s.Core.AuthenticateConsole(c.Context(), q.ticket.user, q.ticket.session,
-			int(q.ticket.aal))
+		q.principal, q.actor, err = s.Core.AuthenticateConsole(c.Context(), q.ticket.User, q.ticket.Session,
+			int(q.ticket.AAL))
 		if err != nil && !errors.Is(err, flow.ErrAdminAAL2) {
 			c.Refused(q.actor, err)
 			return err
 		}
 		q.refused = err
 		c.By(q.principal)
-		if now.Sub(q.ticket.used) >= renewAfter {
-			q.ticket.used = now
+		if q.ticket.idle(now) >= renewAfter {
+			q.ticket.Used = now.Unix()
 			s.setCookie(w, r, s.seal(&q.ticket))
 		}
 		return h(q)
@@ -60,8 +60,8 @@ func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *ht
 // begin gives the browser a new cookie, of the session's level, and the key that belongs to it.
 func (s *Console) begin(w http.ResponseWriter, r *http.Request, v store.Session) string {
 	key := newKey()
-	s.setCookie(w, r, s.seal(&ticket{user: v.UserID, session: v.ID, aal: byte(v.AAL), used: s.Now(),
-		key: sha256.Sum256([]byte(key))}))
+	s.setCookie(w, r, s.seal(&ticket{User: v.UserID, Session: v.ID, AAL: byte(v.AAL), Used: s.Now().Unix(),
+		Key: sha256.Sum256([]byte(key))}))
 	return key
 }
 
@@ -92,7 +92,7 @@ func (s *Console) deleteSession(w http.ResponseWriter, r *http.Request, c httpap
 	if err != nil {
 		return err
 	}
-	if err := s.accounts.SignOutConsole(c.Context(), c.Client(), t.user, t.session); err != nil {
+	if err := s.accounts.SignOutConsole(c.Context(), c.Client(), t.User, t.Session); err != nil {
 		return err
 	}
 	s.setCookie(w, r, "")

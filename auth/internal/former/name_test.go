@@ -23,9 +23,7 @@ func TestName(t *testing.T) {
 			t.Errorf("Name(app, %s) = %s, want app.%s", f.name, got, f.want)
 		}
 	}
-	conn, err := pgx.Connect(t.Context(), testdb.Postgres(t))
-	must.Succeed(t, err)
-	defer conn.Close(t.Context())
+	conn := testdb.Connect(t, testdb.Postgres(t))
 	rows, err := conn.Query(t.Context(), "select word, quote_ident(word) from pg_get_keywords()")
 	must.Succeed(t, err)
 	var word, quoted string

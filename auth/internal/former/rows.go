@@ -235,7 +235,7 @@ const sessionReason = `case ` + ownedReason + ` when {s.oauth_client_id} is not 
 const selectSessions = `
 select s.id, s.user_id, s.factor_id, s.created_at, s.refreshed_at at time zone 'UTC', s.not_after,
     case s.aal::text when 'aal2' then 2 when 'aal3' then 3 else 1 end, s.user_agent, host(s.ip), s.tag,
-    {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null, {s.refresh_token_hmac_key},
+    case when {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null then 2 else 0 end, {s.refresh_token_hmac_key},
     coalesce({s.refresh_token_counter}, 0), now(), ` + sessionReason + `
 from {S}.sessions s join {S}.users u on u.id = s.user_id
 where `
@@ -259,26 +259,17 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 		byID := map[uuid.UUID]*Session{}
 		var all []uuid.UUID
 		size := 0
-		err := s.query(ctx, c, selectSessions+where, func(r pgx.Rows) error {
-			v := new(Session)
-			var second bool
-			err := r.Scan(uid(&v.ID), uid(&v.UserID), uid(&v.FactorID), at(&v.CreatedAt), at(&v.RefreshedAt),
-				at(&v.NotAfter),
-				&v.AAL, str(&v.UserAgent), str(&v.IP), str(&v.Tag), &second, str(&v.Key), &v.Counter,
-				at(&v.Clock), &v.Reason)
-			if second {
-				v.Version = 2
-			}
-			if err != nil {
-				return err
-			}
+		err := s.query(ctx, c, selectSessions+where, into(func(v *Session) error {
 			list, all = append(list, v), append(all, v.ID)
 			byID[v.ID] = v
 			if size += len(v.UserAgent) + len(v.Tag) + 300; size >= BatchBytes {
 				return ErrEnough
 			}
 			return nil
-		}, args...)
+		}, func(v *Session) []any {
+			return []any{uid(&v.ID), uid(&v.UserID), uid(&v.FactorID), at(&v.CreatedAt), at(&v.RefreshedAt), at(&v.NotAfter),
+				&v.AAL, str(&v.UserAgent), str(&v.IP), str(&v.Tag), &v.Version, str(&v.Key), &v.Counter, at(&v.Clock), &v.Reason}
+		}), args...)
 		if err != nil || len(all) == 0 {
 			return err
 		}

@@ -1,11 +1,8 @@
 package former_test
 
 import (
-	"context"
 	"slices"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/former/formertest"
@@ -18,9 +15,7 @@ func TestSchema(t *testing.T) {
 	url := testdb.Postgres(t)
 	formertest.CreateSchema(t, url, "auth", formertest.Newest)
 	formertest.CreateSchema(t, url, "older", formertest.Oldest)
-	c, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer c.Close(context.Background())
+	c := testdb.Connect(t, url)
 	read := func(name string) *former.Schema {
 		t.Helper()
 		s, err := former.ReadSchema(t.Context(), c, name)

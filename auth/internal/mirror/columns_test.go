@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // unmirrored are our columns of the mirrored tables that have no former column, or must not be copied to it.
@@ -28,9 +29,7 @@ func TestColumns(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
 	formertest.CreateSchema(t, url, "auth", formertest.Newest)
-	c, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	defer c.Close(t.Context())
+	c := testdb.Connect(t, url)
 	there, err := former.ReadSchema(t.Context(), c, "auth")
 	must.Succeed(t, err)
 	for _, table := range []rows{{here: "users", there: "users", columns: userColumns}, identities, factors, sessions} {

@@ -2,7 +2,6 @@ package mirror_test
 
 import (
 	"bytes"
-	"context"
 	"net/url"
 	"os"
 	"strings"
@@ -94,9 +93,7 @@ func (m *moved) carry(t testing.TB) {
 
 func connect(t testing.TB, link string) *pgx.Conn {
 	t.Helper()
-	c, err := pgx.Connect(t.Context(), link)
-	must.Succeed(t, err)
-	t.Cleanup(func() { c.Close(context.Background()) })
+	c := testdb.Connect(t, link)
 	return c
 }
 
@@ -145,15 +142,9 @@ func (m *moved) names(sql string) string {
 }
 
 // one reads one value as the superuser.
-func one[T any](t testing.TB, m *moved, sql string, args ...any) (v T) {
+func one[T any](t testing.TB, m *moved, sql string, args ...any) T {
 	t.Helper()
-	c, err := pgx.Connect(t.Context(), m.admin)
-	must.Succeed(t, err)
-	defer c.Close(context.Background())
-	if err := c.QueryRow(t.Context(), m.names(sql), args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
+	return testdb.One[T](t, m.admin, m.names(sql), args...)
 }
 
 // noon has no fraction that a type there would round.

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
@@ -18,9 +16,7 @@ import (
 // A function of the operator takes json or jsonb, gives either or void, and has its time.
 func TestCallFunction(t *testing.T) {
 	ctx, url := context.Background(), testdb.Postgres(t)
-	conn, err := pgx.Connect(ctx, url)
-	must.Succeed(t, err)
-	defer conn.Close(ctx)
+	conn := testdb.Connect(t, url)
 	for _, sql := range []string{
 		`create schema hooks`,
 		`create function hooks."Echo"(event jsonb) returns jsonb language sql as $$ select event || '{"seen": true}' $$`,
@@ -71,9 +67,7 @@ func TestCallFunction(t *testing.T) {
 func TestCallFunction_leavesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, url := t.Context(), testdb.Postgres(t)
-	conn, err := pgx.Connect(ctx, url)
-	must.Succeed(t, err)
-	defer conn.Close(context.Background())
+	conn := testdb.Connect(t, url)
 	for _, sql := range []string{
 		`create schema hooks`, `create table hooks.calls (n int)`, `create role hook_nobody`,
 		`create function hooks.lost(event jsonb) returns jsonb language plpgsql as $$ begin
@@ -108,9 +102,7 @@ func TestCallFunction_leavesNothing(t *testing.T) {
 func TestCheckFunction(t *testing.T) {
 	t.Parallel()
 	ctx, url := t.Context(), testdb.Postgres(t)
-	conn, err := pgx.Connect(ctx, url)
-	must.Succeed(t, err)
-	defer conn.Close(context.Background())
+	conn := testdb.Connect(t, url)
 	for _, sql := range []string{
 		`create role hook_guest`,
 		`create schema hooks`, `create schema private`, `grant usage on schema hooks to hook_guest`,

@@ -19,6 +19,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // dialling opens a fresh database over so many connections, and counts what is dialled: connections of the pool, and
@@ -40,9 +41,7 @@ func dialling(t *testing.T, conns int) (*store.DB, *atomic.Int64, string) {
 // lockedTable is a transaction of another program that holds a lock; free releases it.
 func lockedTable(t *testing.T, url, table string) (waits func() bool, free func()) {
 	t.Helper()
-	c, err := pgx.Connect(t.Context(), url)
-	must.Succeed(t, err)
-	t.Cleanup(func() { c.Close(context.Background()) })
+	c := testdb.Connect(t, url)
 	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), "begin; lock table "+table+" in access exclusive mode")))
 	waits = func() bool {
 		n := 0

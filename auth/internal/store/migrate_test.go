@@ -181,9 +181,7 @@ func TestMigrate_waits(t *testing.T) {
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	must.Succeed(t, err)
 	defer db.Close()
-	other, err := pgx.Connect(ctx, url)
-	must.Succeed(t, err)
-	defer other.Close(ctx)
+	other := testdb.Connect(t, url)
 	must.Succeed(t, must.ErrOf(other.Exec(ctx, "select pg_advisory_lock($1)", db.MigrationLock())))
 	done := make(chan error)
 	go func() {

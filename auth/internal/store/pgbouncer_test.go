@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/await"
@@ -99,9 +98,7 @@ func TestPgBouncer_callerTimeout(t *testing.T) {
 	defer db.Close()
 	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	u := addUser(t, db, "mia@example.org")
-	other, err := pgx.Connect(t.Context(), server.PostgresURL("postgres"))
-	must.Succeed(t, err)
-	defer other.Close(t.Context())
+	other := testdb.Connect(t, server.PostgresURL("postgres"))
 	for range 5 {
 		must.Succeed(t, must.ErrOf(other.Exec(t.Context(), "begin; lock table users in access exclusive mode")))
 		var wg sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/takeover"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // change is one in the tables there after a first run, and what has to be here after the last.
@@ -142,7 +143,7 @@ func TestAhead_changes(t *testing.T) {
 			}
 			o = m.must(t, takeover.Last, small)
 			for _, c := range changes {
-				if !one[bool](t, m.url, c.here) {
+				if !testdb.One[bool](t, m.url, c.here) {
 					t.Errorf("%s did not come\n%s", c.name, o.out)
 				}
 			}
@@ -163,7 +164,7 @@ func TestAhead_addressChangesHands(t *testing.T) {
 	}
 	slices.SortFunc(ids, func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	first, last := ids[0], ids[len(ids)-1]
-	email := one[string](t, m.sourceURL, "select email from auth.users where id = $1", first)
+	email := testdb.One[string](t, m.sourceURL, "select email from auth.users where id = $1", first)
 	moved := false
 	o := m.must(t, takeover.Ahead, func(o *takeover.Options) {
 		o.Hooks.Rows = 10
@@ -176,11 +177,11 @@ func TestAhead_addressChangesHands(t *testing.T) {
 		}
 	})
 	if !strings.Contains(o.out, "left for the next run 1") ||
-		one[int](t, m.url, "select count(*) from users where id = $1", last) != 0 {
+		testdb.One[int](t, m.url, "select count(*) from users where id = $1", last) != 0 {
 		t.Errorf("the second holder of the address was not left:\n%s", o.out)
 	}
 	m.must(t, takeover.Last)
-	if got := one[string](t, m.url, "select email from users where id = $1", last); got != email {
+	if got := testdb.One[string](t, m.url, "select email from users where id = $1", last); got != email {
 		t.Errorf("the address is %s, want %s", got, email)
 	}
 }

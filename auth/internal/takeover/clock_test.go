@@ -12,6 +12,7 @@ import (
 	"gatehouse/auth/internal/takeover"
 	"gatehouse/shared/await"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // A time that lay ahead when it was read, and no longer does at the last run, is carried as it is there: of users, of
@@ -29,7 +30,7 @@ func TestAhead_clockAhead(t *testing.T) {
 	m.must(t, takeover.Ahead)
 	m.must(t, takeover.Ahead) // which ends before the times do, or has carried them
 	await.True(t, "the times have passed", func() bool {
-		return one[bool](t, m.sourceURL, `select bool_and(updated_at < clock_timestamp()) from auth.users
+		return testdb.One[bool](t, m.sourceURL, `select bool_and(updated_at < clock_timestamp()) from auth.users
 			where id in ($1, $2)`, user, other)
 	})
 	m.must(t, takeover.Last)
@@ -41,7 +42,7 @@ func TestAhead_clockAhead(t *testing.T) {
 		"sessions": `select count(*) from auth.sessions a join public.sessions b on b.id = a.id
 			where a.user_id = $1 and $2 <> a.user_id and a.refreshed_at <> b.refreshed_at at time zone 'UTC'`,
 	} {
-		if n := one[int](t, m.url, sql, user, other); n != 0 {
+		if n := testdb.One[int](t, m.url, sql, user, other); n != 0 {
 			t.Errorf("%s: %d rows have another time", what, n)
 		}
 	}
@@ -63,7 +64,7 @@ func TestLast_clockAhead(t *testing.T) {
 						return
 					}
 					await.True(t, "the times have passed", func() bool {
-						return one[bool](t, m.sourceURL,
+						return testdb.One[bool](t, m.sourceURL,
 							`select bool_and(updated_at < clock_timestamp()) from auth.users`)
 					})
 				}
@@ -86,13 +87,13 @@ func TestVerify_rewrites(t *testing.T) {
 			formertest.Exec(t, m.url, `update public.sessions set secret_hash = sha256('x') where user_id = $1`, user)
 		}
 	}
-	want := one[int](t, m.url, `select 1 + (select count(*) from public.identities where user_id = $1)
+	want := testdb.One[int](t, m.url, `select 1 + (select count(*) from public.identities where user_id = $1)
 		+ (select count(*) from public.sessions where user_id = $2)`, m.User(28).ID, user)
 	o := m.must(t, takeover.Last, func(o *takeover.Options) { o.Hooks.Batch = spoil })
 	if text := ", 0 differ, " + strconv.Itoa(want) + " rewritten\n"; !strings.Contains(o.out, text) {
 		t.Errorf("want %q in\n%s", text, o.out)
 	}
-	if n := one[int](t, m.url, `select count(*) from public.users where updated_at = '2001-01-01'`); n != 0 {
+	if n := testdb.One[int](t, m.url, `select count(*) from public.users where updated_at = '2001-01-01'`); n != 0 {
 		t.Error("the spoilt row is still here")
 	}
 }
@@ -117,9 +118,9 @@ func TestRefusals_copy(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
 	m.must(t, takeover.Ahead)
-	name := one[string](t, m.url, `select current_database()`)
-	mark := one[string](t, m.url, `select source_mark from public.moves`)
-	started := one[string](t, m.url, `
+	name := testdb.One[string](t, m.url, `select current_database()`)
+	mark := testdb.One[string](t, m.url, `select source_mark from public.moves`)
+	started := testdb.One[string](t, m.url, `
 		select to_char(started_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from public.moves`)
 	m.awaitDisconnected(t)
 	c, err := pgx.Connect(t.Context(), strings.Replace(m.url, name, "postgres", 1))
@@ -129,7 +130,7 @@ func TestRefusals_copy(t *testing.T) {
 	defer c.Close(context.Background())
 	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), "create database "+name+"_copy template "+name)))
 	t.Cleanup(func() { c.Exec(context.Background(), "drop database "+name+"_copy with (force)") })
-	source := one[string](t, m.url, `select source from public.moves`)
+	source := testdb.One[string](t, m.url, `select source from public.moves`)
 	copied := *m
 	copied.sourceURL = strings.Replace(m.url, name, name+"_copy", 1)
 	copied.there(t, `update auth.users set raw_app_meta_data = '{"other": true}'`)
@@ -142,7 +143,7 @@ func TestRefusals_copy(t *testing.T) {
 	copied.refused(t, takeover.Last, "takeover: a takeover from "+source+" is open since "+started+
 		": auth takeover -abandon empties the tables")
 	m.must(t, takeover.Ahead)
-	if got := one[string](t, m.url, `select source_mark from public.moves`); got != mark {
+	if got := testdb.One[string](t, m.url, `select source_mark from public.moves`); got != mark {
 		t.Errorf("the mark is %s, want %s", got, mark)
 	}
 	m.must(t, takeover.Last)

@@ -8,6 +8,7 @@ import (
 
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/testdb"
 )
 
 const credentialRows = `select coalesce(string_agg(concat_ws(' ', coalesce(factor_id::text, 'passkey'), convert_from(credential_id, 'UTF8'),
@@ -42,10 +43,10 @@ func TestCredentials(t *testing.T) {
 passkey b device fbfc3007-154e-4ecc-8c0b-6e020557d7bd 5 {} f f f 
 passkey c deleted none 1 {usb} f f f Key
 ` + key + " "
-	if got := one[string](t, m.url, credentialRows); got != want {
+	if got := testdb.One[string](t, m.url, credentialRows); got != want {
 		t.Errorf("after -ahead\n%s\nwant\n%s", got, want)
 	}
-	if level := one[int](t, m.url, "select aal from sessions where factor_id = $1", factor); level != 2 {
+	if level := testdb.One[int](t, m.url, "select aal from sessions where factor_id = $1", factor); level != 2 {
 		t.Errorf("the session of a security key is aal%d", level)
 	}
 
@@ -65,10 +66,10 @@ passkey c deleted none 1 {usb} f f f Key
 passkey b device fbfc3007-154e-4ecc-8c0b-6e020557d7bd 6 {} f f f 
 passkey d late none 0 {} t f f Late
 ` + key + " "
-	if got := one[string](t, m.url, credentialRows); got != want {
+	if got := testdb.One[string](t, m.url, credentialRows); got != want {
 		t.Errorf("at last\n%s\nwant\n%s", got, want)
 	}
-	if owner := one[string](t, m.url, "select user_id::text from webauthn_credentials where sign_count = 6"); owner != ben.String() {
+	if owner := testdb.One[string](t, m.url, "select user_id::text from webauthn_credentials where sign_count = 6"); owner != ben.String() {
 		t.Errorf("the device is %s's", owner)
 	}
 }
@@ -95,7 +96,7 @@ func TestCredentials_leftOut(t *testing.T) {
 			t.Errorf("%s\nwant %s", o.out, want)
 		}
 	}
-	if n := one[int](t, m.url, "select count(*) from webauthn_credentials"); n != 2 {
+	if n := testdb.One[int](t, m.url, "select count(*) from webauthn_credentials"); n != 2 {
 		t.Errorf("%d credentials", n)
 	}
 

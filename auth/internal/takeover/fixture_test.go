@@ -22,6 +22,7 @@ import (
 	"gatehouse/auth/internal/takeover"
 	"gatehouse/shared/await"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // losses are what the fixture needs to be left out.
@@ -227,19 +228,6 @@ func masked(rows []string) (out []string) {
 	return out
 }
 
-// one reads one value.
-func one[T any](t testing.TB, url, sql string, args ...any) (v T) {
-	t.Helper()
-	ctx := context.Background()
-	c, err := pgx.Connect(ctx, url)
-	must.Succeed(t, err)
-	defer c.Close(ctx)
-	if err := c.QueryRow(ctx, sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
-}
-
 // migrate makes our tables, where the template hasn't.
 func (m *move) migrate(t *testing.T) {
 	t.Helper()
@@ -254,7 +242,7 @@ func (m *move) migrate(t *testing.T) {
 func (m *move) awaitDisconnected(t testing.TB) {
 	t.Helper()
 	await.True(t, "the end of all connections", func() bool {
-		return one[int](t, m.url, `select count(*) from pg_stat_activity
+		return testdb.One[int](t, m.url, `select count(*) from pg_stat_activity
 			where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'`) == 0
 	})
 }

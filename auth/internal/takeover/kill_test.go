@@ -6,6 +6,7 @@ import (
 
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/testdb"
 )
 
 // A takeover that is killed after each of its batches, or during each, ends as one that is not disturbed.
@@ -30,7 +31,7 @@ func TestKill(t *testing.T) {
 				t.Errorf("killed %d times only", n-1)
 			}
 			t.Logf("killed %d times", n-1)
-			if one[int](t, m.url, "select count(*) from moves where state = 'open'") == 1 {
+			if testdb.One[int](t, m.url, "select count(*) from moves where state = 'open'") == 1 {
 				m.must(t, takeover.Last)
 			}
 			same(t, m.dump(t), want)

@@ -12,6 +12,7 @@ import (
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/testdb"
 )
 
 // A provider keeps the name that the first run has given it, whatever providers come later.
@@ -34,7 +35,7 @@ func TestAhead_customProvider(t *testing.T) {
 	m.must(t, takeover.Last)
 	for there, here := range map[string]string{"custom:a-b": "a_b", "custom:a:b": "custom:a:b",
 		"custom:c:d": "custom:c:d"} {
-		if got := one[string](t, m.url, "select provider from identities where provider_id = $1", there); got != here {
+		if got := testdb.One[string](t, m.url, "select provider from identities where provider_id = $1", there); got != here {
 			t.Errorf("%s is %s here, want %s", there, got, here)
 		}
 	}
@@ -52,7 +53,7 @@ func TestAhead_customProviderKept(t *testing.T) {
 	m.must(t, takeover.Ahead)
 	m.there(t, "delete from auth.identities where provider = 'custom:a:b'")
 	m.must(t, takeover.Last)
-	if got := one[string](t, m.url, "select provider from identities where provider_id = 'custom:a-b'"); got != "custom:a-b" {
+	if got := testdb.One[string](t, m.url, "select provider from identities where provider_id = 'custom:a-b'"); got != "custom:a-b" {
 		t.Errorf("custom:a-b is %s here", got)
 	}
 }
@@ -70,7 +71,7 @@ func TestAhead_identityDeleted(t *testing.T) {
 		m.there(t, `insert into auth.identities (provider_id, user_id, identity_data, provider) values ('5005', $1, '{}', 'github')`, user.ID)
 		waits := func() bool {
 			t.Helper()
-			return one[bool](t, m.url, `select password_hash = '' and exists (select from one_time_tokens t where t.user_id = u.id and t.password_hash <> '')
+			return testdb.One[bool](t, m.url, `select password_hash = '' and exists (select from one_time_tokens t where t.user_id = u.id and t.password_hash <> '')
 				from users u where id = $1`, user.ID)
 		}
 		m.must(t, takeover.Ahead)
@@ -101,7 +102,7 @@ func TestAhead_identitiesDeletedLarge(t *testing.T) {
 	m.must(t, takeover.Ahead)
 	m.there(t, "delete from auth.identities where provider_id like 'large%'")
 	m.must(t, takeover.Last)
-	if n := one[int](t, m.url, "select count(*) from users where email like 'large%' and password_hash = ''"); n != large {
+	if n := testdb.One[int](t, m.url, "select count(*) from users where email like 'large%' and password_hash = ''"); n != large {
 		t.Errorf("%d of %d users are sign-ups that wait", n, large)
 	}
 }
@@ -115,7 +116,7 @@ func TestAhead_noPassword(t *testing.T) {
 	m.must(t, takeover.Ahead)
 	m.there(t, `insert into auth.identities (provider_id, user_id, identity_data, provider) values ('5005', $1, '{}', 'github')`, user.ID)
 	m.must(t, takeover.Last)
-	if n := one[int](t, m.url, "select count(*) from identities where provider_id = '5005'"); n != 1 {
+	if n := testdb.One[int](t, m.url, "select count(*) from identities where provider_id = '5005'"); n != 1 {
 		t.Errorf("%d identities came, want 1", n)
 	}
 }
@@ -139,7 +140,7 @@ func TestAhead_signupMeanwhile(t *testing.T) {
 	if o.err == nil || o.err.Error() != want {
 		t.Errorf("%v, want %s", o.err, want)
 	}
-	if n := one[int](t, m.url, "select count(*) from users where email = 'mine@example.org'"); n != 1 {
+	if n := testdb.One[int](t, m.url, "select count(*) from users where email = 'mine@example.org'"); n != 1 {
 		t.Errorf("%d users of that address, want 1", n)
 	}
 	m.refused(t, takeover.Last, "takeover: "+want)
@@ -160,11 +161,11 @@ func TestMinusInfinity(t *testing.T) {
 		m.User(2).ID, ann.ID))
 	m.there(t, `update auth.users set email = $1 where id = $2`, m.User(2).Email, m.User(2).ID)
 	m.must(t, takeover.Last)
-	if !one[bool](t, m.url, `select deleted_at is null and invited_at is null and banned_until is null and email <> '' and password_hash <> ''
+	if !testdb.One[bool](t, m.url, `select deleted_at is null and invited_at is null and banned_until is null and email <> '' and password_hash <> ''
 		and exists (select from sessions s where s.user_id = u.id and s.not_after is null) from users u where id = $1`, ann.ID) {
 		t.Error("the user is not carried as one that was never deleted")
 	}
-	if !one[bool](t, m.url, `select password_hash = '' and email_confirmed_at is null
+	if !testdb.One[bool](t, m.url, `select password_hash = '' and email_confirmed_at is null
 		and exists (select from one_time_tokens t where t.user_id = u.id and t.password_hash <> '') from users u where id = $1`, pending.ID) {
 		t.Error("the sign-up does not wait")
 	}
@@ -195,7 +196,7 @@ func TestRun_largeRows(t *testing.T) {
 		if least := large * size / (former.BatchBytes + size); batches < least {
 			t.Errorf("%d batches of users, want at least %d", batches, least)
 		}
-		if n := one[int](t, m.url,
+		if n := testdb.One[int](t, m.url,
 			"select count(*) from users where length(user_metadata->>'large') = $1 and left(user_metadata->>'large', "+
 				"1) = $2", size,
 			letter); n != large {
@@ -224,7 +225,7 @@ func TestRun_indexes(t *testing.T) {
 	}
 	tables := []string{"auth.users", "auth.identities", "auth.sessions", "users", "identities", "sessions"}
 	scans := func(table string) int {
-		return one[int](t, m.url, "select seq_scan from pg_stat_user_tables where relid = $1::regclass", table)
+		return testdb.One[int](t, m.url, "select seq_scan from pg_stat_user_tables where relid = $1::regclass", table)
 	}
 	m.awaitDisconnected(t) // which is when the server has counted
 	before := map[string]int{}
@@ -245,7 +246,7 @@ func TestRun_indexes(t *testing.T) {
 func TestWarnings_hiddenConnections(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
-	role := "reader_" + one[string](t, m.url, "select current_database()")
+	role := "reader_" + testdb.One[string](t, m.url, "select current_database()")
 	m.there(t, strings.ReplaceAll(`create role READER login bypassrls; grant usage on schema auth to READER; grant select on all tables in schema auth to READER;`,
 		"READER", role))
 	url := m.sourceURL

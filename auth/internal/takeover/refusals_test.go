@@ -1,7 +1,6 @@
 package takeover_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/former/formertest"
@@ -33,7 +31,7 @@ func TestRefusals_contents(t *testing.T) {
 	m.there(t, `update auth.mfa_factors set web_authn_credential = '{"id": "AAAA"}' where factor_type = 'webauthn'`)
 	m.there(t, `insert into auth.webauthn_credentials (id, user_id, credential_id, public_key)
 		values ('00000000-0000-4000-8000-000000000002', $1, 'id', 'no key')`, ann.ID)
-	securityKey := one[uuid.UUID](t, m.url, "select id from auth.mfa_factors where factor_type = 'webauthn'")
+	securityKey := testdb.One[uuid.UUID](t, m.url, "select id from auth.mfa_factors where factor_type = 'webauthn'")
 	want := []string{
 		"2 users have is_super_admin",
 		"1 security keys are of a form that is not read here (first factor " + securityKey.String() +
@@ -89,17 +87,17 @@ func TestRefusals_contents(t *testing.T) {
 			t.Errorf("the report lacks %s:\n%s", text, o.out)
 		}
 	}
-	if n := one[int](t, m.url, "select count(*) from users where email = 'ann1@example.org' and id = $1",
+	if n := testdb.One[int](t, m.url, "select count(*) from users where email = 'ann1@example.org' and id = $1",
 		ann.ID); n != 1 {
 		t.Error("the one who signed in last did not come")
 	}
-	m.refused(t, takeover.Last, "takeover: the takeover from "+one[string](t, m.url, "select source from moves")+
+	m.refused(t, takeover.Last, "takeover: the takeover from "+testdb.One[string](t, m.url, "select source from moves")+
 		" was closed at "+
-		one[time.Time](t, m.url, "select closed_at from moves").UTC().Format(time.RFC3339))
-	row := one[string](t, m.url, "select traits::text || ' ' || actor_role from audit where actor_id is null")
+		testdb.One[time.Time](t, m.url, "select closed_at from moves").UTC().Format(time.RFC3339))
+	row := testdb.One[string](t, m.url, "select traits::text || ' ' || actor_role from audit where actor_id is null")
 	if want := fmt.Sprintf(
-		`{"users": %d, "sessions": %d} auth takeover`, one[int](t, m.url, "select count(*) from users"),
-		one[int](t, m.url, "select count(*) from sessions")); row != want {
+		`{"users": %d, "sessions": %d} auth takeover`, testdb.One[int](t, m.url, "select count(*) from users"),
+		testdb.One[int](t, m.url, "select count(*) from sessions")); row != want {
 		t.Errorf("audited as %s, want %s", row, want)
 	}
 }
@@ -139,7 +137,7 @@ func TestWarnings_providers(t *testing.T) {
 	}
 	for there, here := range map[string]string{"custom:Acme-Corp": "acme_corp", "custom:on": "on",
 		"custom:github": "custom:github", "custom:a-b": "custom:a-b"} {
-		if got := one[string](t, m.url, "select provider from identities where provider_id = $1", there); got != here {
+		if got := testdb.One[string](t, m.url, "select provider from identities where provider_id = $1", there); got != here {
 			t.Errorf("%s is %s here, want %s", there, got, here)
 		}
 	}
@@ -235,8 +233,8 @@ func TestRefusals_sameSchema(t *testing.T) {
 	m.namespace = "gh_" // both may share a schema then
 	m.migrate(t)
 	m.must(t, takeover.Last)
-	if got, there := one[int](t, url, "select count(*) from auth.gh_users"),
-		one[int](t, url, "select count(*) from auth.users where not is_sso_user"); got != there {
+	if got, there := testdb.One[int](t, url, "select count(*) from auth.gh_users"),
+		testdb.One[int](t, url, "select count(*) from auth.users where not is_sso_user"); got != there {
 		t.Errorf("%d users, want %d", got, there)
 	}
 }
@@ -245,7 +243,7 @@ func TestRefusals_sameSchema(t *testing.T) {
 func TestRefusals_rightsHere(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
-	role := "writer_" + one[string](t, m.url, "select current_database()")
+	role := "writer_" + testdb.One[string](t, m.url, "select current_database()")
 	admin := m.url
 	m.there(t, fmt.Sprintf(`create role %[1]s login; create schema gatehouse`, role))
 	m.url = inSchema(admin, "gatehouse")
@@ -276,7 +274,7 @@ func inSchema(url, schema string) string {
 func TestRefusals_rights(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
-	role := "reader_" + one[string](t, m.url, "select current_database()")
+	role := "reader_" + testdb.One[string](t, m.url, "select current_database()")
 	m.there(t, fmt.Sprintf(`create role %[1]s login; grant usage on schema auth to %[1]s; grant select on all tables in schema auth to %[1]s;
 		revoke select on auth.mfa_factors from %[1]s`, role))
 	m.sourceURL = strings.Replace(m.url, "postgres@", role+"@", 1)
@@ -308,18 +306,18 @@ func TestRefusals_foreignKeys(t *testing.T) {
 	for _, mode := range []takeover.Mode{takeover.Ahead, takeover.DryRun, takeover.Last, takeover.Abandon} {
 		m.refused(t, mode, want)
 	}
-	if n := one[int](t, m.url, "select count(*) from app.profiles join users u on u.id = user_id"); n != 1 {
+	if n := testdb.One[int](t, m.url, "select count(*) from app.profiles join users u on u.id = user_id"); n != 1 {
 		t.Error("a row of the application is gone")
 	}
 	_, sql, _ := strings.Cut(want, "first: ")
 	m.there(t, sql)
 	m.must(t, takeover.Abandon)
-	if n := one[int](t, m.url,
+	if n := testdb.One[int](t, m.url,
 		"select (select count(*) from users) + (select count(*) from moves) + (select count(*) from sessions)"); n !=
 		0 {
 		t.Errorf("%d rows are left", n)
 	}
-	if n := one[int](t, m.url, "select count(*) from app.profiles join auth.users u on u.id = user_id"); n != 1 {
+	if n := testdb.One[int](t, m.url, "select count(*) from app.profiles join auth.users u on u.id = user_id"); n != 1 {
 		t.Error("a row of the application is gone")
 	}
 	m.must(t, takeover.Last)
@@ -333,7 +331,7 @@ func TestRefusals_mark(t *testing.T) {
 	m.must(t, takeover.Ahead)
 	for _, sql := range []string{"source_mark = source_mark || '0'", "floor = floor + 2000000000",
 		"floor = floor - 1000000001"} {
-		before := one[string](t, m.url, "select source_mark || ' ' || floor from moves")
+		before := testdb.One[string](t, m.url, "select source_mark || ' ' || floor from moves")
 		formertest.Exec(t, m.url, "update moves set "+sql)
 		m.refused(t, takeover.Last, want)
 		m.refused(t, takeover.Ahead, want)
@@ -377,13 +375,10 @@ func TestRefusals_view(t *testing.T) {
 func TestRefusals_writers(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
-	ctx := context.Background()
-	c, err := pgx.Connect(ctx, m.sourceURL)
-	must.Succeed(t, err)
-	defer c.Close(ctx)
+	c := testdb.Connect(t, m.sourceURL)
 	short := func(o *takeover.Options) { o.Hooks.LockWait = 300 * time.Millisecond }
 	execOn(t, c, "begin; update auth.users set updated_at = updated_at where false")
-	pid := one[int](t, m.sourceURL,
+	pid := testdb.One[int](t, m.sourceURL,
 		"select pid from pg_stat_activity where state = 'idle in transaction' and datname = current_database()")
 	m.refused(t, takeover.Last, fmt.Sprintf("a transaction there is still open (pid %d)", pid), short)
 	execOn(t, c, "rollback")
@@ -398,7 +393,7 @@ func TestRefusals_writers(t *testing.T) {
 			}
 			o.Hooks.Rows = 10
 		})
-	if state := one[string](t, m.url, "select state from moves"); state != "open" {
+	if state := testdb.One[string](t, m.url, "select state from moves"); state != "open" {
 		t.Errorf("the takeover is %s", state)
 	}
 	o := m.must(t, takeover.Last)
@@ -423,7 +418,7 @@ func TestVerification(t *testing.T) {
 				}
 			}
 		})
-		if o.err == nil || o.err.Error() != want || one[string](t, m.url, "select state from moves") != "open" {
+		if o.err == nil || o.err.Error() != want || testdb.One[string](t, m.url, "select state from moves") != "open" {
 			t.Errorf("%s: %v, want %s", sql, o.err, want)
 		}
 		if back != "" {

@@ -30,10 +30,10 @@ func TestDryRun(t *testing.T) {
 	f := func(mode func()) {
 		t.Helper()
 		before, there := dump(t, m.url, moved),
-			one[string](t, m.url, "select string_agg(u::text, ',' order by id) from auth.users u")
+			testdb.One[string](t, m.url, "select string_agg(u::text, ',' order by id) from auth.users u")
 		mode()
 		same(t, dump(t, m.url, moved), before)
-		if there != one[string](t, m.url, "select string_agg(u::text, ',' order by id) from auth.users u") {
+		if there != testdb.One[string](t, m.url, "select string_agg(u::text, ',' order by id) from auth.users u") {
 			t.Error("the tables there changed")
 		}
 	}
@@ -107,7 +107,7 @@ func TestStopped(t *testing.T) {
 	if err == nil || err.Error() != "stopped: the same command goes on from here" || out.String() != "" {
 		t.Errorf("%v %s", err, out.String())
 	}
-	if n := one[int](t, m.url, "select count(*) from users"); n == 0 || n > 10 {
+	if n := testdb.One[int](t, m.url, "select count(*) from users"); n == 0 || n > 10 {
 		t.Errorf("%d users are here, want those of the batch in hand", n)
 	}
 	m.must(t, takeover.Last)
@@ -117,7 +117,7 @@ func TestStopped(t *testing.T) {
 func TestSuggestions(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
-	owner := "app_" + one[string](t, m.url, "select current_database()")
+	owner := "app_" + testdb.One[string](t, m.url, "select current_database()")
 	m.there(t, strings.ReplaceAll(`create role OWNER; create schema app; grant usage on schema auth, public, app to OWNER; grant create on schema app to OWNER;
 		grant references on auth.users to OWNER;
 		create table app.profiles (id uuid primary key references auth.users on delete cascade, "Friend" uuid,
@@ -139,11 +139,11 @@ func TestSuggestions(t *testing.T) {
 		create function app.count_users() returns bigint language sql as 'select count(*) from auth.users';`, "OWNER", owner))
 	m.there(t, `insert into app.profiles select id, id from auth.users where not is_sso_user`)
 	constraints := func() string {
-		return one[string](t, m.url, `select string_agg(conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid), E'\n' order by conrelid::regclass::text, conname)
+		return testdb.One[string](t, m.url, `select string_agg(conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid), E'\n' order by conrelid::regclass::text, conname)
 			from pg_constraint where contype = 'f' and connamespace = 'app'::regnamespace`)
 	}
 	triggers := func() string {
-		return one[string](t, m.url, `select string_agg(pg_get_triggerdef(oid), E'\n' order by 1) from (select oid from pg_trigger where not tgisinternal) t`)
+		return testdb.One[string](t, m.url, `select string_agg(pg_get_triggerdef(oid), E'\n' order by 1) from (select oid from pg_trigger where not tgisinternal) t`)
 	}
 	before, triggered := constraints(), triggers()
 	// as the replaced service's role has it: texts of the catalogue name tables without schema
@@ -200,7 +200,7 @@ func TestSuggestions(t *testing.T) {
 	if after := triggers(); after != triggered {
 		t.Errorf("after the way back:\n%s\nbefore:\n%s", after, triggered)
 	}
-	if n := one[int](t, m.url, "select count(*) from app.profiles"); n == 0 {
+	if n := testdb.One[int](t, m.url, "select count(*) from app.profiles"); n == 0 {
 		t.Error("rows of the application are gone")
 	}
 }
@@ -226,8 +226,8 @@ func TestTwoDatabases(t *testing.T) {
 		strings.Contains(o.out, "alter table") {
 		t.Error(o.out)
 	}
-	if here, there := one[int](t, m.url, "select count(*) from gh_users"),
-		one[int](t, m.sourceURL, "select count(*) from auth.users where not is_sso_user"); here != there {
+	if here, there := testdb.One[int](t, m.url, "select count(*) from gh_users"),
+		testdb.One[int](t, m.sourceURL, "select count(*) from auth.users where not is_sso_user"); here != there {
 		t.Errorf("%d users here, want %d", here, there)
 	}
 }
@@ -290,7 +290,7 @@ func TestSuggestions_lineBreaks(t *testing.T) {
 	forth, back, _ := strings.Cut(rest, "-- way back:\n")
 	for _, sql := range []string{forth, back} {
 		m.there(t, sql)
-		if run := one[string](t, m.url, "select coalesce(string_agg(what, ' '), '') from app.run"); run != "" {
+		if run := testdb.One[string](t, m.url, "select coalesce(string_agg(what, ' '), '') from app.run"); run != "" {
 			t.Fatalf("names that were run as statements: %s\n%s", run, sql)
 		}
 	}
@@ -321,14 +321,14 @@ func TestLast_sessionExpires(t *testing.T) {
 	m.must(t, takeover.Last, func(o *takeover.Options) {
 		o.Hooks.Batch = func(step string) {
 			if step == "links" {
-				for one[bool](t, m.url, "select not_after >= clock_timestamp() from auth.sessions where id = $1",
+				for testdb.One[bool](t, m.url, "select not_after >= clock_timestamp() from auth.sessions where id = $1",
 					live.ID) {
 					time.Sleep(100 * time.Millisecond)
 				}
 			}
 		}
 	})
-	if n := one[int](t, m.url, "select count(*) from sessions where id = $1", live.ID); n != 1 {
+	if n := testdb.One[int](t, m.url, "select count(*) from sessions where id = $1", live.ID); n != 1 {
 		t.Errorf("%d sessions, want the one that was live when the run began", n)
 	}
 }
@@ -342,7 +342,7 @@ func TestAhead_factorName(t *testing.T) {
 	m.there(t, `insert into auth.mfa_factors (id, user_id, friendly_name, factor_type, status, created_at, updated_at, secret)
 		values (gen_random_uuid(), $1, '2', 'totp', 'verified', now(), now(), 'JBSWY3DPEHPK3PXP')`, user.ID)
 	m.must(t, takeover.Last)
-	if names := one[string](
+	if names := testdb.One[string](
 		t, m.url, "select string_agg(friendly_name, ',' order by created_at) from factors where user_id = $1",
 		user.ID); names != ",3,2" {
 		t.Errorf("the names are %q", names)

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
@@ -47,9 +45,7 @@ func TestViolations(t *testing.T) {
 	defer db.Close()
 	must.Succeed(t, must.ErrOf(db.Migrate(ctx)))
 	must.Succeed(t, watch(ctx, url))
-	c, err := pgx.Connect(ctx, url)
-	must.Succeed(t, err)
-	defer c.Close(ctx)
+	c := testdb.Connect(t, url)
 	must.Succeed(t, must.ErrOf(c.Exec(ctx, sound)))
 	// What constraints refuse already is to be seen by the rules as well.
 	must.Succeed(t, must.ErrOf(c.Exec(ctx, `alter table sessions drop constraint sessions_ended;

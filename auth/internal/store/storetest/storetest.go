@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/testdb"
 )
@@ -63,29 +61,14 @@ var urls sync.Map // of each open *store.DB
 func Exec(t testing.TB, db *store.DB, sql string, args ...any) {
 	t.Helper()
 	url, _ := urls.Load(db)
-	c, err := pgx.Connect(t.Context(), url.(string))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(t.Context())
-	if _, err := c.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	testdb.Exec(t, url.(string), sql, args...)
 }
 
 // Text returns the text that a query of the test's own finds in a database that this package opened.
-func Text(t testing.TB, db *store.DB, sql string, args ...any) (out string) {
+func Text(t testing.TB, db *store.DB, sql string, args ...any) string {
 	t.Helper()
 	url, _ := urls.Load(db)
-	c, err := pgx.Connect(t.Context(), url.(string))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(t.Context())
-	if err := c.QueryRow(t.Context(), sql, args...).Scan(&out); err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return testdb.One[string](t, url.(string), sql, args...)
 }
 
 // Claim claims the due messages of all channels, most of each.
