@@ -143,6 +143,11 @@ func TestExternal_noAddress(t *testing.T) {
 	// A known user may sign in with an ID token without an address.
 	h.enters(person("apple", "a", "*mia@example.org"))
 	h.enters(native)
+	// A malformed address is not the same as none.
+	native.Profile.BadEmail, p.Profile.BadEmail = true, true
+	for _, p := range []arrival{native, p} {
+		refused(t, must.ErrOf(h.arrive(p)), "validation_failed: "+p.Provider+" returned an address that is not valid")
+	}
 }
 
 func TestExternal_banned(t *testing.T) {
