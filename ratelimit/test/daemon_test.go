@@ -461,14 +461,14 @@ func TestPrograms(t *testing.T) {
 		"a descriptor without entries; want key=value,key=value")
 	f(2, []string{"client", "-nonsense"}, "-nonsense")
 
-	f(0, []string{"check", p.rules}, "loading config directory: "+p.rules, "opening config file: rules.yaml",
+	f(0, []string{"check", p.rules}, "loading config directory: "+p.rules, "opening config file: "+p.rules+"/rules.yaml",
 		"all rate limit configs ok")
 	bad := t.TempDir()
 	for name, text := range map[string]string{"a.yaml": "domain: a\ndescriptors: [{key: k, rate_limt: 1}]",
 		"b.yaml": "domain: a\ndescriptors: [{value: v}]", "c.yaml": "{"} {
 		must.Succeed(t, os.WriteFile(filepath.Join(bad, name), []byte(text), 0o644))
 	}
-	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: a.yaml:2:", "rate_limit",
+	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: "+bad+"/a.yaml:2:", "rate_limit",
 		"b.yaml:2:", "c.yaml:")
 	must.Succeed(t, errors.Join(
 		os.WriteFile(filepath.Join(bad, "limits"), []byte("domain: e\n"), 0o644),
@@ -490,7 +490,7 @@ func TestPrograms(t *testing.T) {
 	f(1, []string{"check", one, p.rules}, "the domain is already configured in ")
 	f(1, []string{"check", filepath.Join(bad, "a.yaml")},
 		"error loading rate limit configs: "+filepath.Join(bad, "a.yaml")+":2:")
-	f(2, []string{"check", "-settings", one}, "-settings takes a folder")
+	f(1, []string{"check", "-settings", one}, one+": not a directory")
 	for text, want := range map[string]string{"domain: x\n": "all rate limit configs ok",
 		"- x\n": "error loading rate limit configs: <stdin>:1:1: the file must be a map"} {
 		check := command(nil, "check", "-")

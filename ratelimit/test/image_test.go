@@ -52,7 +52,7 @@ func TestImage_commandLines(t *testing.T) {
 	f([]string{"/bin/ratelimit"}, []string{"version"}, 0, "ratelimit ") // command: of Envoy Gateway and Istio
 	f(nil, []string{"/bin/ratelimit", "version"}, 0, "ratelimit ")      // command: of a compose file
 	f(nil, []string{"ratelimit", "version"}, 0, "ratelimit ")
-	f(nil, []string{"/bin/ratelimit_config_check", "/rules"}, 0, "all rate limit configs ok")
+	f(nil, []string{"/bin/ratelimit_config_check", "-config_dir", "/rules"}, 0, "all rate limit configs ok")
 	f([]string{"/bin/ratelimit_client"}, []string{"-h"}, 0, "dial_string")
 	f([]string{"ratelimit", "health"}, nil, 1, "http://localhost:8080/healthcheck: 500 Internal Server Error") // no rules yet
 	f([]string{"ratelimit", "health"}, []string{"http://localhost:6070/"}, 0, "")

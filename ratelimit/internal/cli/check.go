@@ -20,9 +20,8 @@ const checkUsage = "usage: ratelimit check [-format json] [-merge_domain_configs
 // checkCall has the inputs of the command check.
 type checkCall struct {
 	args, environ []string
-	// lenient makes a folder without rules a warning instead of an error, as in envoyproxy/ratelimit's program
-	// ratelimit_config_check.
-	lenient bool
+	// replaced is set if the command is run as ratelimit_config_check, whose only path is -config_dir.
+	replaced bool
 }
 
 // check is the command check. It loads files, standard input and folders as one set of rules, as the daemon would, and
@@ -61,23 +60,22 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 			*dir = filepath.Join(files.Root, files.Subdirectory, files.AppDirectory)
 		}
 	}
-	paths := flags.Args()
-	if *dir != "" {
+	report, paths := newCheckReport(stdout), flags.Args()
+	report.replaced, report.settings = call.replaced, *withSettings
+	report.folder = call.replaced || *withSettings || *dir != ""
+	switch {
+	case call.replaced:
+		paths = []string{*dir}
+	case *dir != "":
 		paths = append(paths, *dir)
 	}
-	if len(paths) == 0 || *dir != "" && flags.NArg() > 0 || *withSettings && len(paths) > 1 {
+	if len(paths) == 0 || report.folder && len(paths) > 1 {
 		flags.Usage()
 		return exitUsage
 	}
-	if *withSettings && exists(paths[0]) && !isDirectory(paths[0]) {
-		fmt.Fprintf(stderr, "ratelimit check: -settings takes a folder, not %s\n", paths[0])
-		return exitUsage
-	}
-	report := newCheckReport(stdout)
 	if asJSON {
 		report.text = io.Discard
 	}
-	report.lenient = call.lenient || *withSettings
 	checkRules(ctx, paths, files.IgnoreDotFiles, options, report)
 	if asJSON {
 		if err := writeJSON(stdout, report); err != nil {
@@ -137,8 +135,9 @@ type checkReport struct {
 	Problems []limits.Problem `json:"problems"`
 	Warnings []limits.Problem `json:"warnings"`
 
-	text    io.Writer // io.Discard with -format json
-	lenient bool      // as in checkCall
+	text               io.Writer // io.Discard with -format json
+	replaced, settings bool      // as in checkCall; -settings is given
+	folder             bool      // the path is a folder, even if there is no such folder
 }
 
 func newCheckReport(text io.Writer) *checkReport {

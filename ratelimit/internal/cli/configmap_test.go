@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gatehouse/shared/must"
 )
 
 const manifest = `# of a cluster
@@ -78,15 +81,16 @@ func TestCheck_configMap(t *testing.T) {
 	// A folder is read as the daemon does.
 	folder := []string{"ratelimit", "check", dir}
 	f("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {}\n", exitFailed, "loading config directory: D\n"+
-		"opening config file: k8s.yaml\n"+failed+"k8s.yaml:1:1: this is a Kubernetes ConfigMap, not a file of rules; name "+
+		"opening config file: F\n"+failed+"F:1:1: this is a Kubernetes ConfigMap, not a file of rules; name "+
 		"it as a file to have check look into a ConfigMap, or write its entry into a file\n", folder...)
-	f(rules, exitFailed, "loading config directory: D\nopening config file: k8s.yaml\n"+failed+
-		"k8s.yaml:5:1: a second YAML document begins here; a file holds one domain, so put each document into a file of "+
+	f(rules, exitFailed, "loading config directory: D\nopening config file: F\n"+failed+
+		"F:5:1: a second YAML document begins here; a file holds one domain, so put each document into a file of "+
 		"its own\n", folder...)
 }
 
-// A folder without rules is an error, and a warning for the program of the replaced service and with -settings.
-func TestCheck_emptyFolder(t *testing.T) {
+// A folder without rules is an error, and a warning for the program of the replaced service and with -settings. Whether
+// a path is a folder is known without looking for that program, and with -config_dir.
+func TestCheck_folder(t *testing.T) {
 	dir := t.TempDir()
 	f := func(status int, want string, environ []string, args ...string) {
 		t.Helper()
@@ -96,14 +100,30 @@ func TestCheck_emptyFolder(t *testing.T) {
 			t.Errorf("%q: exit status %d, want %d and %q\n%s", args, got, status, want, out.String())
 		}
 	}
+	const old, failed = "/bin/ratelimit_config_check", "error loading rate limit configs: "
 	nothing := "no *.yaml or *.yml file in " + dir + ": nothing would be limited"
-	f(exitFailed, "error loading rate limit configs: "+nothing+"; name the folder that holds the rules\n", nil,
-		"ratelimit", "check", dir)
+	f(exitFailed, failed+nothing+"; name the folder that holds the rules\n", nil, "ratelimit", "check", dir)
 	f(exitFailed, `"ok": false`, nil, "ratelimit", "check", "-format", "json", dir)
-	f(exitOK, "warning: "+nothing+"\n", nil, "/bin/ratelimit_config_check", "-config_dir", dir)
+	f(exitOK, "warning: "+nothing+"\n", nil, old, "-config_dir", dir)
 	f(exitOK, "warning: "+nothing+"\n", []string{"RUNTIME_ROOT=" + dir, "RUNTIME_APPDIRECTORY=."}, "ratelimit", "check",
 		"-settings")
 	none := filepath.Join(dir, "none")
-	f(exitFailed, "error loading rate limit configs: "+none+": there is no such file or folder\n", nil, "ratelimit",
-		"check", none)
+	f(exitFailed, failed+"open "+none+": no such file or directory\n", nil, "ratelimit", "check", none)
+	loading := "checking rate limit configs...\nloading config directory: "
+	unread := "\n" + failed + "source: read the configuration directory: open "
+	f(exitFailed, loading+none+unread+none+": no such file or directory\n", nil, "ratelimit", "check", "-config_dir", none)
+	f(exitFailed, loading+none+unread+none+": no such file or directory\n", nil, old, "-config_dir", none)
+	f(exitFailed, loading+unread+": no such file or directory\n", nil, old)
+	f(exitFailed, loading+unread+": no such file or directory\n", nil, old, dir)
+
+	a, sub := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "sub")
+	must.Succeed(t, errors.Join(os.WriteFile(a, []byte("domain: d\n"), 0o644), os.Mkdir(sub, 0o755),
+		os.WriteFile(filepath.Join(sub, "a.yaml"), []byte("domain: d\n"), 0o644)))
+	f(exitOK, "warning: not read: ", nil, "ratelimit", "check", dir)
+	f(exitFailed, loading+dir+"\nopening config file: "+a+"\n"+failed+"read "+sub+": is a directory\n", nil, old,
+		"-config_dir", dir)
+	f(exitOK, loading+sub+"\nopening config file: "+filepath.Join(sub, "a.yaml")+"\nall rate limit configs ok\n", nil, old,
+		"-config_dir", sub, "extra")
+	f(exitUsage, "usage: ratelimit check", nil, "ratelimit", "check", "-config_dir", sub, "extra")
+	f(exitFailed, filepath.Join(sub, "a.yaml")+":1:9: ", nil, "ratelimit", "check", dir, sub)
 }

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
@@ -24,7 +27,7 @@ func readRules(
 ) (files []rulefile.File, ok bool) {
 	ok = true
 	for _, path := range paths {
-		if isDirectory(path) || path != "-" && !exists(path) {
+		if w.folder || isDirectory(path) {
 			found, good := readFolder(path, ignoreDotFiles, w)
 			files, ok = append(files, found...), ok && good
 			continue
@@ -52,14 +55,20 @@ func readRules(
 	return files, ok
 }
 
-// readFolder reads the rule files in a folder as the daemon would.
+// readFolder reads the rule files in a folder as the daemon would, and names each by its path. For ratelimit_config_check, a sub-directory cannot be
+// read, as in envoyproxy/ratelimit's program.
 func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefile.File, ok bool) {
-	if !exists(dir) {
-		w.unread(dir, fmt.Errorf("%s: there is no such file or folder", dir))
-		return nil, false
-	}
 	w.progress("loading config directory: %s\n", dir)
 	files, skipped, leftovers, unread := source.ReadDir(dir, ignoreDotFiles)
+	for i := range files {
+		files[i].Name = filepath.Join(dir, files[i].Name)
+		w.progress("opening config file: %s\n", files[i].Name)
+	}
+	for _, name := range skipped {
+		if w.replaced && strings.HasSuffix(name, "/") {
+			unread = append(unread, &fs.PathError{Op: "read", Path: filepath.Join(dir, name), Err: syscall.EISDIR})
+		}
+	}
 	for _, err := range unread {
 		w.unread(dir, err)
 	}
@@ -71,14 +80,11 @@ func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefi
 	}
 	if len(files)+len(unread) == 0 {
 		const nothing = "no *.yaml or *.yml file in %s: nothing would be limited"
-		if !w.lenient {
+		if !w.replaced && !w.settings {
 			w.unread(dir, fmt.Errorf(nothing+"; name the folder that holds the rules", dir))
 			return nil, false
 		}
 		w.odd(dir, fmt.Sprintf(nothing, dir))
-	}
-	for _, f := range files {
-		w.progress("opening config file: %s\n", f.Name)
 	}
 	return files, len(unread) == 0
 }
@@ -145,11 +151,6 @@ func readOne(path string) (name string, text []byte, err error) {
 func isDirectory(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // rulesSchema is the JSON Schema of rule files, for editors. It describes keys, types, bounds, units, algorithms, and

@@ -328,7 +328,7 @@ func TestConfig_warnings(t *testing.T) {
 		"XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2 counts as 1: it is the share of a pause that jitter adds or takes")
 	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s",
 		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts "+
-			"once a set was accepted")
+			"instead")
 	f(least+"GRPC_REFLECTION=true", "GRPC_REFLECTION=true has no effect with GRPC_SERVER=native")
 	f(least + "GRPC_REFLECTION=true GRPC_SERVER=grpc-go")
 	f(least+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")

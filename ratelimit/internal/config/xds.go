@@ -123,7 +123,7 @@ func (c *Config) checkXDS(r *settings.Report) {
 	}{{"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", x.Client.DialRetry},
 		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", x.Client.StreamRetry}} {
 		if pause.d > x.Client.MaxRetry {
-			r.Warn("%s=%s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=%s, which counts once a set was accepted",
+			r.Warn("%s=%s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=%s, which counts instead",
 				pause.name, pause.d, x.Client.MaxRetry)
 		}
 	}

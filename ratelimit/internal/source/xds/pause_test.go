@@ -19,12 +19,6 @@ func TestPauses(t *testing.T) {
 		}
 	}
 	const s = time.Second
-	// Until the first good response nothing grows or is jittered.
-	random = 1
-	f(p.dialFailed, 3*s, 3*s, 3*s)
-	f(p.streamBroke, 3*s, 3*s)
-	random = 0.5
-	p.reset()
 	f(p.dialFailed, 3*s, 6*s, 12*s, 24*s, 48*s, 60*s, 60*s)
 	f(p.streamBroke, 10*s, 20*s, 40*s, 60*s)
 	for range 1000 {
@@ -40,6 +34,5 @@ func TestPauses(t *testing.T) {
 	f(p.dialFailed, 4500*time.Millisecond)
 	f(p.streamBroke, 15*s, 30*s, 60*s, 60*s) // no longer than the longest
 	p = newPauses(time.Hour, time.Hour, time.Minute, 0)
-	p.reset()
 	f(p.dialFailed, 60*s)
 }

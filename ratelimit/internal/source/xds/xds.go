@@ -39,15 +39,14 @@ type Settings struct {
 	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
 	// host:port of the control plane, or another target that gRPC knows.
 	Target string `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
-	// Pause between tries until a first set is accepted. Later: pause after a dial that failed, doubling up to
-	// XDS_CLIENT_BACKOFF_MAX_INTERVAL.
+	// Pause after a dial that failed; it doubles with each, up to XDS_CLIENT_BACKOFF_MAX_INTERVAL, and begins again after
+	// a set that was accepted.
 	DialRetry time.Duration `env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" envDefault:"3s" min:"1ms"`
 	// Name that the server's certificate must be valid for, instead of the host of the address.
 	ServerName string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"` // also the authority of the stream
-	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after
-	// a set that was accepted.
+	// Pause after a stream that broke; it doubles with each, and begins again after a set that was accepted.
 	StreamRetry time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
-	// Longest pause between tries to connect, once a set was accepted.
+	// Longest pause between tries to connect.
 	MaxRetry time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s" min:"1ms"`
 	// Longest response, in bytes; 0: 4194304. A longer one breaks the stream.
 	MaxMessage int `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0" min:"0"`
@@ -64,8 +63,7 @@ type Options struct {
 	Headers map[string]string
 	// Certs has the certificates for TLS; nil means no TLS.
 	Certs *certs.Store
-	// Jitter is the share, from 0 to 1, of a pause by which the pause is lengthened or shortened at random. There is no
-	// jitter before the first accepted response.
+	// Jitter is the share, from 0 to 1, of a pause by which the pause is lengthened or shortened at random.
 	Jitter float64
 	Stats  *stats.Registry
 	Log    *slog.Logger
@@ -131,7 +129,6 @@ func NewClient(o Options) *Client {
 			c.node.Metadata.Fields[k] = structpb.NewStringValue(v)
 		}
 	}
-	c.nagging.reset() // so that the pauses between NACKs grow even before the first set is accepted
 	c.state = State{Server: o.Target, Since: time.Now(), Awaiting: true}
 	o.Stats.FlagFunc("ratelimit.xds.awaiting_first_set", func() bool { return c.State().Awaiting })
 	o.Stats.FlagFunc("ratelimit.xds.connected", func() bool { return c.State().Connected })
@@ -236,15 +233,12 @@ func (c *Client) stream(ctx context.Context, apply func(Set) error) (opened bool
 	return true, fmt.Errorf("xds: %w", s.follow(apply))
 }
 
-// pauses computes the pauses between tries to connect. Before the first accepted response, all pauses are as long as
-// dial: a daemon without rules cannot decide anything, so its pauses must not grow. Afterwards each failed connection
-// doubles the pause after the next failed connection, and each broken stream the pause after the next broken stream, up
-// to longest.
+// pauses computes the pauses between tries to connect. Each failed connection doubles the pause after the next failed
+// connection, and each broken stream the pause after the next broken stream, up to longest.
 type pauses struct {
 	dial, stream, longest time.Duration
 	jitter                float64
 	random                func() float64 // a random number from 0 to 1
-	settled               bool           // set once a response has been accepted
 	dials, streams        int            // failed connections, and broken streams, since a response was accepted last
 }
 
@@ -263,14 +257,11 @@ func (p *pauses) streamBroke() time.Duration {
 }
 
 // reset is called when a response has been accepted.
-func (p *pauses) reset() { p.settled, p.dials, p.streams = true, 0, 0 }
+func (p *pauses) reset() { p.dials, p.streams = 0, 0 }
 
 // pause returns the pause after so many failures; after the first, it is initial. Jitter does not make it longer than
 // longest.
 func (p *pauses) pause(initial time.Duration, failures int) time.Duration {
-	if !p.settled {
-		return p.dial
-	}
 	d := min(initial, p.longest)
 	for ; failures > 1 && d < p.longest; failures-- {
 		d = min(2*d, p.longest)
