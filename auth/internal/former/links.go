@@ -50,15 +50,15 @@ group by i.user_id having count(*) = 1 and min(i.provider) not in ('email', 'pho
 func (s *Source) Links(ctx context.Context, after uuid.UUID) (list []*MailedLink, err error) {
 	byUser := map[uuid.UUID][]*MailedLink{}
 	var owners []uuid.UUID
-	err = s.rows(ctx, selectLinks, func(r pgx.Rows) error {
-		l := new(MailedLink)
-		err := r.Scan(uid(&l.ID), uid(&l.UserID), &l.Type, &l.Token, &l.RelatesTo)
+	err = s.rows(ctx, selectLinks, into(func(l *MailedLink) error {
 		if byUser[l.UserID] == nil {
 			owners = append(owners, l.UserID)
 		}
 		list, byUser[l.UserID] = append(list, l), append(byUser[l.UserID], l)
-		return err
-	}, ids([]uuid.UUID{after})[0], linkRows)
+		return nil
+	}, func(l *MailedLink) []any {
+		return []any{uid(&l.ID), uid(&l.UserID), &l.Type, &l.Token, &l.RelatesTo}
+	}), ids([]uuid.UUID{after})[0], linkRows)
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}

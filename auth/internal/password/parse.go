@@ -122,7 +122,8 @@ func parseArgon(kind, rest string) (hashed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("password hash: %w", err)
 	}
-	a, ok := argonHash{id: kind == "argon2id", Params: p}, false
+	a := argonHash{id: kind == "argon2id", Params: p}
+	var ok bool
 	if a.salt, ok = strict64(base64.RawStdEncoding, parts[2], 8, 128); !ok {
 		return nil, errors.New("password hash: argon2's salt is not 8 to 128 bytes in base64 without padding")
 	}

@@ -12,95 +12,58 @@ import (
 // Action is what an audit row is about. The numbers are in the database: they never change.
 type Action int16
 
-// The actions of the replaced service, and the actions added here (docs/operations.md#audit-log).
-const (
-	ActionLogin Action = iota + 1
-	ActionLogout
-	ActionInviteAccepted
-	ActionUserSignedUp
-	ActionUserInvited
-	ActionUserDeleted
-	ActionUserModified
-	ActionUserRecoveryRequested
-	ActionUserReauthenticateRequested
-	ActionUserConfirmationRequested
-	ActionUserRepeatedSignup
-	ActionUserUpdatedPassword
-	ActionTokenRefreshed
-	ActionTokenRevoked
-	ActionLoginFailed
-	ActionVerificationFailed
-	ActionEmailChangeRequested
-	ActionPhoneChangeRequested
-	ActionSessionEnded
-	ActionUserBanned
-	ActionUserUnbanned
-	ActionKeyRotated
-	ActionKeyRevoked
-	ActionIdentityLinked
-	ActionIdentityUnlinked
-	ActionFactorInProgress
-	ActionFactorUnenrolled
-	ActionFactorDeleted
-	ActionFactorUpdated
-	ActionChallengeCreated
-	ActionVerificationAttempted
-	ActionUserRoleChanged
-	ActionUsersCarried
-	ActionAdminRefused
-	ActionRecoveryCodesGenerated
-	ActionRecoveryCodesRegenerated
-	ActionRecoveryCodesVerified
-	ActionRecoveryCodesDeleted
-	ActionPasskeyCreated
-	ActionPasskeyUpdated
-	ActionPasskeyDeleted
-)
-
 // actions are each action's name and log type.
-var actions = map[Action][2]string{
-	ActionLogin:                       {"login", "account"},
-	ActionLogout:                      {"logout", "account"},
-	ActionInviteAccepted:              {"invite_accepted", "account"},
-	ActionUserSignedUp:                {"user_signedup", "team"},
-	ActionUserInvited:                 {"user_invited", "team"},
-	ActionUserDeleted:                 {"user_deleted", "team"},
-	ActionUserModified:                {"user_modified", "user"},
-	ActionUserRecoveryRequested:       {"user_recovery_requested", "user"},
-	ActionUserReauthenticateRequested: {"user_reauthenticate_requested", "user"},
-	ActionUserConfirmationRequested:   {"user_confirmation_requested", "user"},
-	ActionUserRepeatedSignup:          {"user_repeated_signup", "user"},
-	ActionUserUpdatedPassword:         {"user_updated_password", "user"},
-	ActionTokenRefreshed:              {"token_refreshed", "token"},
-	ActionTokenRevoked:                {"token_revoked", "token"},
-	ActionLoginFailed:                 {"login_failed", "account"},
-	ActionVerificationFailed:          {"verification_failed", "account"},
-	ActionEmailChangeRequested:        {"email_change_requested", "user"},
-	ActionPhoneChangeRequested:        {"phone_change_requested", "user"},
-	ActionSessionEnded:                {"session_ended", "account"},
-	ActionUserBanned:                  {"user_banned", "team"},
-	ActionUserUnbanned:                {"user_unbanned", "team"},
-	ActionKeyRotated:                  {"key_rotated", "team"},
-	ActionKeyRevoked:                  {"key_revoked", "team"},
-	ActionIdentityLinked:              {"identity_linked", "user"},
-	ActionIdentityUnlinked:            {"identity_unlinked", "user"},
-	ActionFactorInProgress:            {"factor_in_progress", "factor"},
-	ActionFactorUnenrolled:            {"factor_unenrolled", "factor"},
-	ActionFactorDeleted:               {"factor_deleted", "factor"},
-	ActionFactorUpdated:               {"factor_updated", "factor"},
-	ActionChallengeCreated:            {"challenge_created", "factor"},
-	ActionVerificationAttempted:       {"verification_attempted", "factor"},
-	ActionUserRoleChanged:             {"user_role_changed", "team"},
-	ActionUsersCarried:                {"users_carried", "team"},
-	ActionAdminRefused:                {"admin_refused", "account"},
-	ActionRecoveryCodesGenerated:      {"recovery_codes_generated", "factor"},
-	ActionRecoveryCodesRegenerated:    {"recovery_codes_regenerated", "factor"},
-	ActionRecoveryCodesVerified:       {"recovery_codes_verified", "factor"},
-	ActionRecoveryCodesDeleted:        {"recovery_codes_deleted", "factor"},
-	ActionPasskeyCreated:              {"passkey_created", "user"},
-	ActionPasskeyUpdated:              {"passkey_updated", "user"},
-	ActionPasskeyDeleted:              {"passkey_deleted", "user"},
+var actions = map[Action][2]string{}
+
+func action(number Action, name, logType string) Action {
+	actions[number] = [2]string{name, logType}
+	return number
 }
+
+// The actions of the replaced service, and the actions added here (docs/operations.md#audit-log).
+var (
+	ActionLogin                       = action(1, "login", "account")
+	ActionLogout                      = action(2, "logout", "account")
+	ActionInviteAccepted              = action(3, "invite_accepted", "account")
+	ActionUserSignedUp                = action(4, "user_signedup", "team")
+	ActionUserInvited                 = action(5, "user_invited", "team")
+	ActionUserDeleted                 = action(6, "user_deleted", "team")
+	ActionUserModified                = action(7, "user_modified", "user")
+	ActionUserRecoveryRequested       = action(8, "user_recovery_requested", "user")
+	ActionUserReauthenticateRequested = action(9, "user_reauthenticate_requested", "user")
+	ActionUserConfirmationRequested   = action(10, "user_confirmation_requested", "user")
+	ActionUserRepeatedSignup          = action(11, "user_repeated_signup", "user")
+	ActionUserUpdatedPassword         = action(12, "user_updated_password", "user")
+	ActionTokenRefreshed              = action(13, "token_refreshed", "token")
+	ActionTokenRevoked                = action(14, "token_revoked", "token")
+	ActionLoginFailed                 = action(15, "login_failed", "account")
+	ActionVerificationFailed          = action(16, "verification_failed", "account")
+	ActionEmailChangeRequested        = action(17, "email_change_requested", "user")
+	ActionPhoneChangeRequested        = action(18, "phone_change_requested", "user")
+	ActionSessionEnded                = action(19, "session_ended", "account")
+	ActionUserBanned                  = action(20, "user_banned", "team")
+	ActionUserUnbanned                = action(21, "user_unbanned", "team")
+	ActionKeyRotated                  = action(22, "key_rotated", "team")
+	ActionKeyRevoked                  = action(23, "key_revoked", "team")
+	ActionIdentityLinked              = action(24, "identity_linked", "user")
+	ActionIdentityUnlinked            = action(25, "identity_unlinked", "user")
+	ActionFactorInProgress            = action(26, "factor_in_progress", "factor")
+	ActionFactorUnenrolled            = action(27, "factor_unenrolled", "factor")
+	ActionFactorDeleted               = action(28, "factor_deleted", "factor")
+	ActionFactorUpdated               = action(29, "factor_updated", "factor")
+	ActionChallengeCreated            = action(30, "challenge_created", "factor")
+	ActionVerificationAttempted       = action(31, "verification_attempted", "factor")
+	ActionUserRoleChanged             = action(32, "user_role_changed", "team")
+	ActionUsersCarried                = action(33, "users_carried", "team")
+	ActionAdminRefused                = action(34, "admin_refused", "account")
+	ActionRecoveryCodesGenerated      = action(35, "recovery_codes_generated", "factor")
+	ActionRecoveryCodesRegenerated    = action(36, "recovery_codes_regenerated", "factor")
+	ActionRecoveryCodesVerified       = action(37, "recovery_codes_verified", "factor")
+	ActionRecoveryCodesDeleted        = action(38, "recovery_codes_deleted", "factor")
+	ActionPasskeyCreated              = action(39, "passkey_created", "user")
+	ActionPasskeyUpdated              = action(40, "passkey_updated", "user")
+	ActionPasskeyDeleted              = action(41, "passkey_deleted", "user")
+)
 
 // String is the action's name in the API.
 func (a Action) String() string { return actions[a][0] }
@@ -151,7 +114,8 @@ func (b *Batch) Audit(a Audit) {
 func noted(at string, first int, from string) string {
 	return `noted as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select ` + at + `::timestamptz, ` + numberFrom(first, `$1::smallint, $2::uuid, $3::text, $4::uuid, $5::text, $6::jsonb`) +
+    select ` + at + `::timestamptz, ` +
+		numberFrom(first, `$1::smallint, $2::uuid, $3::text, $4::uuid, $5::text, $6::jsonb`) +
 		` from ` + from + `
 )`
 }

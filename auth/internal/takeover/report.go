@@ -65,15 +65,11 @@ func (r *run) report(ctx context.Context) error {
 		r.Source.Catalog.Version, r.Source.Host(), place.Schema)
 	r.reportTables()
 	r.reportEnd()
-	for _, text := range r.warnings {
-		fmt.Fprintln(w, "warning:", text)
-	}
+	r.printAll("warning: ", r.warnings)
 	if r.result.closed.IsZero() {
 		if len(advice.Objects) > 0 {
 			fmt.Fprintln(w, "of the application, for the run that closes:")
-			for _, name := range advice.Objects {
-				fmt.Fprintln(w, " ", name)
-			}
+			r.printAll("  ", advice.Objects)
 		}
 		return nil
 	}
@@ -93,19 +89,20 @@ func (r *run) reportAdvice(advice former.Advice) {
 	w := r.Out
 	if r.result.sameDatabase {
 		fmt.Fprintln(w, "-- suggestions: auth mirror install")
-		for _, name := range advice.Objects {
-			fmt.Fprintln(w, "-- goes on unchanged:", name)
-		}
+		r.printAll("-- goes on unchanged: ", advice.Objects)
 		fmt.Fprintln(w, "-- without a mirror:")
 	} else {
 		fmt.Fprintln(w, "-- suggestions:")
 	}
-	for _, line := range append(advice.Suggestions, r.Source.Retire()...) {
-		fmt.Fprintln(w, line)
-	}
+	r.printAll("", append(advice.Suggestions, r.Source.Retire()...))
 	fmt.Fprintln(w, "-- way back:")
-	for _, line := range r.wayBack(advice) {
-		fmt.Fprintln(w, line)
+	r.printAll("", r.wayBack(advice))
+}
+
+// printAll prints lines that begin with a text.
+func (r *run) printAll(begin string, lines []string) {
+	for _, line := range lines {
+		fmt.Fprintln(r.Out, begin+line)
 	}
 }
 

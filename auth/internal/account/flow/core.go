@@ -74,8 +74,8 @@ type Core struct {
 	fakeClock bool
 	Log       *slog.Logger
 	Rotations rotationLimiter
-	// linksUntil is when the last link that was carried over from another service expires; nil: no takeover of its users
-	// was closed in this database.
+	// linksUntil is when the last link that was carried over from another service expires; nil: no takeover of users was
+	// closed in this database.
 	linksUntil atomic.Pointer[time.Time]
 	live       atomic.Pointer[Settings] // replaced as a whole, never changed
 }
