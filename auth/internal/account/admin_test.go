@@ -22,16 +22,8 @@ func TestAdminCreate_refusals(t *testing.T) {
 	mia := h.create(flow.Attributes{Email: ptr("mia@example.org"), Phone: ptr("491511")})
 	f := func(p flow.Attributes, kind refusal.Kind, want string, change ...func(*flow.Settings)) {
 		t.Helper()
-		old := h.s
-		for _, c := range change {
-			h.set(c)
-		}
-		_, err := h.AdminCreate(t.Context(), browser, service, p)
-		refused(t, err, want)
-		if kindOf(err) != kind {
-			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
-		}
-		h.set(func(s *flow.Settings) { *s = old })
+		defer h.under(change...)()
+		refusedAs(t, must.ErrOf(h.AdminCreate(t.Context(), browser, service, p)), kind, want)
 	}
 	with := func(change func(*flow.Attributes)) flow.Attributes {
 		p := flow.Attributes{Email: ptr("new@example.org")}
@@ -228,12 +220,9 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 		if got := h.ended(g.User.ID); got != "" {
 			t.Fatalf("%s: ended as %q before", who, got)
 		}
-		old := h.s
-		for _, c := range change {
-			h.set(c)
-		}
+		back := h.under(change...)
 		accepted(t, must.ErrOf(h.AdminUpdate(t.Context(), browser, service, g.User.ID, p)))
-		h.set(func(s *flow.Settings) { *s = old })
+		back()
 		if got := h.ended(g.User.ID); got != want {
 			t.Errorf("%s: ended as %q, want %q", who, got, want)
 		}

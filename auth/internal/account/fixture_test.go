@@ -166,6 +166,15 @@ func (h *house) set(f func(*flow.Settings)) {
 	h.Apply(h.s)
 }
 
+// under changes the settings in force until back is called.
+func (h *house) under(changes ...func(*flow.Settings)) (back func()) {
+	old := h.s
+	for _, c := range changes {
+		h.set(c)
+	}
+	return func() { h.set(func(s *flow.Settings) { *s = old }) }
+}
+
 // refused compares an error with "code: message"; "" is none.
 func refused(t *testing.T, err error, want string) {
 	t.Helper()
@@ -177,6 +186,15 @@ func refused(t *testing.T, err error, want string) {
 	}
 	if got != want {
 		t.Errorf("refused with\n%s, want\n%s", got, want)
+	}
+}
+
+// refusedAs is refused, and compares the kind too.
+func refusedAs(t *testing.T, err error, kind refusal.Kind, want string) {
+	t.Helper()
+	refused(t, err, want)
+	if kindOf(err) != kind {
+		t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
 	}
 }
 

@@ -21,11 +21,7 @@ func TestGenerateLink_refusals(t *testing.T) {
 	h.confirmed("tom@example.org")
 	f := func(p flow.LinkRequest, kind refusal.Kind, want string) {
 		t.Helper()
-		_, err := h.generate(p)
-		refused(t, err, want)
-		if kindOf(err) != kind {
-			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
-		}
+		refusedAs(t, must.ErrOf(h.generate(p)), kind, want)
 	}
 	const exists = "email_exists: A user with this email address has already been registered"
 	f(flow.LinkRequest{Type: "signup", Email: "a"}, refusal.KindInvalid,

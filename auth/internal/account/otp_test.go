@@ -21,16 +21,8 @@ func TestSendOTP_refusals(t *testing.T) {
 	h := open(t)
 	f := func(p flow.OTP, kind refusal.Kind, want string, change ...func(*flow.Settings)) {
 		t.Helper()
-		old := h.s
-		for _, c := range change {
-			h.set(c)
-		}
-		err := h.SendOTP(t.Context(), browser, p)
-		refused(t, err, want)
-		if kindOf(err) != kind {
-			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
-		}
-		h.set(func(s *flow.Settings) { *s = old })
+		defer h.under(change...)()
+		refusedAs(t, h.SendOTP(t.Context(), browser, p), kind, want)
 	}
 	mail := flow.OTP{Email: "a@b", CreateUser: true}
 	f(flow.OTP{Email: "a@b", Phone: "12"}, refusal.KindInvalid,
@@ -179,12 +171,8 @@ func TestRecover(t *testing.T) {
 	h := open(t)
 	f := func(p flow.Recover, want string, change ...func(*flow.Settings)) {
 		t.Helper()
-		old := h.s
-		for _, c := range change {
-			h.set(c)
-		}
+		defer h.under(change...)()
 		refused(t, h.Recover(t.Context(), browser, p), want)
-		h.set(func(s *flow.Settings) { *s = old })
 	}
 	f(flow.Recover{}, "validation_failed: Password recovery requires an email")
 	f(flow.Recover{Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
@@ -215,12 +203,8 @@ func TestResend(t *testing.T) {
 	h := open(t)
 	f := func(p flow.Resend, want string, change ...func(*flow.Settings)) {
 		t.Helper()
-		old := h.s
-		for _, c := range change {
-			h.set(c)
-		}
+		defer h.under(change...)()
 		refused(t, must.ErrOf(h.Resend(t.Context(), browser, p)), want)
-		h.set(func(s *flow.Settings) { *s = old })
 	}
 	const types = "validation_failed: Missing one of these types: signup, email_change, sms, phone_change"
 	f(flow.Resend{}, types)

@@ -25,15 +25,8 @@ func TestSignUp_refusals(t *testing.T) {
 	challenge := flow.Challenge{Challenge: strings.Repeat("c", 43), Method: "s256"}
 	f := func(p flow.SignUp, want string, change ...func(*flow.Settings)) {
 		t.Helper()
-		old := h.s
-		h.set(func(s *flow.Settings) {
-			for _, c := range change {
-				c(s)
-			}
-		})
+		defer h.under(change...)()
 		refused(t, must.ErrOf(h.SignUp(t.Context(), browser, p)), want)
-		h.s = old
-		h.Apply(old)
 	}
 	ok := flow.SignUp{Email: "a@b", Password: "sesame"}
 	with := func(change func(*flow.SignUp)) flow.SignUp { p := ok; change(&p); return p }

@@ -37,16 +37,8 @@ func TestUpdateUser_refusals(t *testing.T) {
 	f := func(g flow.Grant, p flow.UserUpdate, kind refusal.Kind, want string,
 		change ...func(*flow.Settings)) {
 		t.Helper()
-		old := h.s
-		for _, c := range change {
-			h.set(c)
-		}
-		_, err := h.update(g, p)
-		refused(t, err, want)
-		if kindOf(err) != kind {
-			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
-		}
-		h.set(func(s *flow.Settings) { *s = old })
+		defer h.under(change...)()
+		refusedAs(t, must.ErrOf(h.update(g, p)), kind, want)
 	}
 	nonce := func(s *flow.Settings) { s.Passwords.RequireNonce = true }
 	current := func(s *flow.Settings) { s.Passwords.RequireCurrent = true }

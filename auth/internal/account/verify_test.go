@@ -38,11 +38,7 @@ func TestVerify_refusals(t *testing.T) {
 	h := open(t)
 	f := func(p flow.Verify, kind refusal.Kind, want string) {
 		t.Helper()
-		_, err := h.verify(p)
-		refused(t, err, want)
-		if kindOf(err) != kind {
-			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
-		}
+		refusedAs(t, must.ErrOf(h.verify(p)), kind, want)
 	}
 	hash := strings.Repeat("0", 64)
 	either := "validation_failed: Verify requires either a token or a token hash"

@@ -59,7 +59,8 @@ const passkeyReason = `case ` + ownedReason + ` else '' end`
 
 const selectPasskeys = `
 select p.id, p.user_id, p.credential_id, p.public_key, p.aaguid, coalesce(p.sign_count, 0), p.transports::text,
-    coalesce(p.backup_eligible, false), coalesce(p.backed_up, false), p.friendly_name, p.created_at, p.last_used_at, ` + passkeyReason + `
+    coalesce(p.backup_eligible, false), coalesce(p.backed_up, false), p.friendly_name, p.created_at, p.last_used_at,
+    ` + passkeyReason + `
 from {P} p join {S}.users u on u.id = p.user_id
 where `
 

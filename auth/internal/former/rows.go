@@ -132,8 +132,8 @@ where `
 func (s *Source) Identities(ctx context.Context, w Select, each func(*Identity) error) error {
 	where, args := w.where("i")
 	return s.batch(ctx, selectIdentities+where, into(each, func(i *Identity) []any {
-		return []any{uid(&i.ID), uid(&i.UserID), str(&i.Provider), str(&i.ProviderID), raw(&i.Data), at(&i.LastSignInAt),
-			at(&i.CreatedAt), at(&i.UpdatedAt), at(&i.UserCreatedAt), at(&i.UserUpdatedAt), at(&i.Clock), &i.Reason}
+		return []any{uid(&i.ID), uid(&i.UserID), str(&i.Provider), str(&i.ProviderID), raw(&i.Data),
+			at(&i.LastSignInAt), at(&i.CreatedAt), at(&i.UpdatedAt), at(&i.UserCreatedAt), at(&i.UserUpdatedAt), at(&i.Clock), &i.Reason}
 	}), args...)
 }
 
@@ -187,7 +187,8 @@ func (s *Source) FactorsOf(ctx context.Context, users []uuid.UUID, each func(*Fa
 
 // EachFactor reads the verified factors.
 func (s *Source) EachFactor(ctx context.Context, each func(*Factor) error) error {
-	return s.rows(ctx, selectFactors+factorReason+" = '' order by f.user_id, f.created_at, f.id", into(each, factorTargets))
+	return s.rows(ctx, selectFactors+factorReason+" = '' order by f.user_id, f.created_at, f.id",
+		into(each, factorTargets))
 }
 
 // Session is a row of sessions with what refers to it.
@@ -235,8 +236,8 @@ const sessionReason = `case ` + ownedReason + ` when {s.oauth_client_id} is not 
 const selectSessions = `
 select s.id, s.user_id, s.factor_id, s.created_at, s.refreshed_at at time zone 'UTC', s.not_after,
     case s.aal::text when 'aal2' then 2 when 'aal3' then 3 else 1 end, s.user_agent, host(s.ip), s.tag,
-    case when {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null then 2 else 0 end, {s.refresh_token_hmac_key},
-    coalesce({s.refresh_token_counter}, 0), now(), ` + sessionReason + `
+    case when {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null then 2 else 0 end,
+    {s.refresh_token_hmac_key}, coalesce({s.refresh_token_counter}, 0), now(), ` + sessionReason + `
 from {S}.sessions s join {S}.users u on u.id = s.user_id
 where `
 
@@ -267,8 +268,9 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 			}
 			return nil
 		}, func(v *Session) []any {
-			return []any{uid(&v.ID), uid(&v.UserID), uid(&v.FactorID), at(&v.CreatedAt), at(&v.RefreshedAt), at(&v.NotAfter),
-				&v.AAL, str(&v.UserAgent), str(&v.IP), str(&v.Tag), &v.Version, str(&v.Key), &v.Counter, at(&v.Clock), &v.Reason}
+			return []any{uid(&v.ID), uid(&v.UserID), uid(&v.FactorID), at(&v.CreatedAt), at(&v.RefreshedAt),
+				at(&v.NotAfter), &v.AAL, str(&v.UserAgent), str(&v.IP), str(&v.Tag), &v.Version, str(&v.Key), &v.Counter,
+				at(&v.Clock), &v.Reason}
 		}), args...)
 		if err != nil || len(all) == 0 {
 			return err

@@ -30,8 +30,8 @@ func (to *Target) mirror(ctx context.Context, q Querier) ([]string, error) {
 	if !to.Same {
 		return nil, nil
 	}
-	rows, err := q.Query(ctx, `select n.nspname || '.' || p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-where n.nspname = $1 and starts_with(p.proname, $2)`, to.Schema, to.Namespace+"mirror_")
+	rows, err := q.Query(ctx, `select n.nspname || '.' || p.proname from pg_proc p
+join pg_namespace n on n.oid = p.pronamespace where n.nspname = $1 and starts_with(p.proname, $2)`, to.Schema, to.Namespace+"mirror_")
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +132,8 @@ func (a *Advice) moveKeys(keys []foreignKey, source string, to *Target) {
 			a.WayBackEnd = append(a.WayBackEnd, fmt.Sprintf("revoke references on %s from %s;", users, k.Owner))
 		}
 		move := func(users string) string {
-			return fmt.Sprintf("alter table %[1]s drop constraint %[2]s, add constraint %[2]s foreign key (%[3]s) references "+
-				"%[4]s (id)%[5]s not valid;", k.Table, k.Name, column, users, rules)
+			return fmt.Sprintf("alter table %[1]s drop constraint %[2]s, add constraint %[2]s foreign key (%[3]s) "+
+				"references %[4]s (id)%[5]s not valid;", k.Table, k.Name, column, users, rules)
 		}
 		a.Suggestions, a.WayBack = append(a.Suggestions, move(users)), append(a.WayBack, move(Name(source, "users")))
 		if validated {

@@ -15,8 +15,8 @@ import (
 func openRow(root *secret.Root, row store.SigningKey) (*token.Key, error) {
 	text, _, err := root.Open(secret.SigningKeys, row.Sealed, []byte(row.KID))
 	if errors.Is(err, secret.ErrOtherRoot) {
-		return nil, fmt.Errorf("keys: signing key %q was sealed under another root key: AUTH_SECRET_KEY (default JWT_SECRET) "+
-			"is not the one it was made with, and AUTH_SECRET_KEYS_PREVIOUS does not hold that one", row.KID)
+		return nil, fmt.Errorf("keys: signing key %q was sealed under another root key: AUTH_SECRET_KEY (default "+
+			"JWT_SECRET) is not the one it was made with, and AUTH_SECRET_KEYS_PREVIOUS does not hold that one", row.KID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("keys: signing key %q: %w", row.KID, err)

@@ -49,8 +49,10 @@ var userColumns = []column{
 	{name: "raw_user_meta_data", typ: "jsonb", from: "case when " + claimed +
 		" then coalesce(c.user_metadata, '{}') || u.user_metadata else u.user_metadata end", here: "user_metadata", group: 7,
 		differs: "o.raw_user_meta_data is distinct from " + mergedMetadata, set: mergedMetadata, carried: true},
-	{name: "email_change", typ: "text", here: "new_email", group: 8, differs: "coalesce(o.email_change, '') <> n.email_change"},
-	{name: "phone_change", typ: "text", here: "new_phone", group: 8, differs: "coalesce(o.phone_change, '') <> n.phone_change"},
+	{name: "email_change", typ: "text", here: "new_email", group: 8,
+		differs: "coalesce(o.email_change, '') <> n.email_change"},
+	{name: "phone_change", typ: "text", here: "new_phone", group: 8,
+		differs: "coalesce(o.phone_change, '') <> n.phone_change"},
 	{name: "banned_until", typ: zoned, here: "banned_until", group: 9, carried: true},
 	{name: "deleted_at", typ: zoned, here: "deleted_at", group: 9},
 	{name: "invited_at", typ: zoned, here: "invited_at", group: 10},

@@ -19,8 +19,8 @@ func (r *run) emptied() []string {
 	return append(list, "sessions")
 }
 
-// blanked are the former columns that hold hashes, secrets and keys, by table, with the value that replaces them and the condition
-// for columns that are to be replaced.
+// blanked are the former columns that hold hashes, secrets and keys, by table, with the value that replaces them and
+// the condition for columns that are to be replaced.
 var blanked = []struct {
 	table, value, unless string
 	columns              []string
@@ -53,8 +53,8 @@ func (r *run) cleanings() (list []cleaning) {
 			}
 		}
 		if len(set) > 0 {
-			list = append(list, cleaning{"update " + r.theirs(b.table) + " set " + strings.Join(set, ", "), r.theirs(b.table),
-				" where " + strings.Join(where, " or ")})
+			list = append(list, cleaning{"update " + r.theirs(b.table) + " set " + strings.Join(set, ", "),
+				r.theirs(b.table), " where " + strings.Join(where, " or ")})
 		}
 	}
 	return list

@@ -24,7 +24,8 @@ returning ` + sessionColumns)
 
 // RaiseSession raises a session and reads it into dst; dst has a Nil ID when the session has ended.
 func (b *Batch) RaiseSession(dst *Session, r Raise) {
-	b.row("raise session", dst, sessionTargets(dst), raiseSession, r.Session, r.User, r.Factor, []byte(r.AMR), r.SecretHash[:], r.Now)
+	b.row("raise session", dst, sessionTargets(dst), raiseSession,
+		r.Session, r.User, r.Factor, []byte(r.AMR), r.SecretHash[:], r.Now)
 }
 
 var endLowSessions = define(`

@@ -114,7 +114,8 @@ func (b *Batch) Audit(a Audit) {
 func noted(at string, first int, from string) string {
 	return `noted as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select ` + at + `::timestamptz, ` + numberFrom(first, `$1::smallint, $2::uuid, $3::text, $4::uuid, $5::text, $6::jsonb`) +
+    select ` + at + `::timestamptz, ` +
+		numberFrom(first, `$1::smallint, $2::uuid, $3::text, $4::uuid, $5::text, $6::jsonb`) +
 		` from ` + from + `
 )`
 }

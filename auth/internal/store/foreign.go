@@ -73,7 +73,8 @@ func (db *DB) Readers(ctx context.Context) (list []Reader, err error) {
 
 // ForeignTables reads from the catalogue which tables of other programs the schema holds.
 func (db *DB) ForeignTables(ctx context.Context) (f ForeignTables, err error) {
-	err = db.queryRow(ctx, "foreign tables", []any{&f.Schema, &f.Former, &f.Taken, &f.Role, &f.Readers}, selectForeignTables)
+	err = db.queryRow(ctx, "foreign tables", []any{&f.Schema, &f.Former, &f.Taken, &f.Role, &f.Readers},
+		selectForeignTables)
 	f.Former = f.Former && db.ns == ""
 	return f, err
 }

@@ -27,7 +27,8 @@ order by state = 'open' desc, started_at desc limit 1`)
 
 // Takeover reads the takeover that is open, or else the last one that was closed.
 func (db *DB) Takeover(ctx context.Context) (m Takeover, err error) {
-	err = db.query(ctx, "takeover", rowInto(&m.Source, &m.Open, &m.StartedAt, &m.ClosedAt, &m.LinksUntil), selectTakeover)
+	err = db.query(ctx, "takeover", rowInto(&m.Source, &m.Open, &m.StartedAt, &m.ClosedAt, &m.LinksUntil),
+		selectTakeover)
 	return m, err
 }
 

@@ -120,7 +120,7 @@ func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	}
 }
 
-// bucket has the parameters of a statement that describe a bucket at a time: size, tokens per second, seconds to refill.
+// bucket has the parameters of a statement that describe a bucket: size, tokens per second, seconds to refill, the time.
 type bucket struct{ size, rate, refill, now string }
 
 // holds returns the SQL for what the bucket in a row l of {limits} holds.
@@ -156,7 +156,8 @@ func takeFrom(key, from string, b bucket) string {
 func markPause(key, refill, now, from string) string {
 	return `marked as (
     insert into {limits} as l (key, tokens, at, full_at)
-    select ` + key + `::bytea, 0, ` + now + `::timestamptz, ` + bucket{refill: refill, now: now}.fullAt() + ` ` + from + `
+    select ` + key + `::bytea, 0, ` + now + `::timestamptz, ` +
+		bucket{refill: refill, now: now}.fullAt() + ` ` + from + `
     on conflict (key) do update set at = ` + now + `, full_at = excluded.full_at
     where l.full_at <= ` + now + `
     returning 1

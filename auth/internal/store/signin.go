@@ -44,7 +44,8 @@ from (select) here left join {limits} l on l.key = $2 left join {limits} lp on l
 
 // Tried reads the levels of the bucket tries and of a place's bucket.
 func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
-	b.row("tried", dst, triedTargets(dst), selectTried, user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
+	b.row("tried", dst, triedTargets(dst), selectTried,
+		user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
 }
 
 // It returns one row, by the same work, whether or not the address is known. A pending sign-up counts only while
@@ -161,8 +162,8 @@ type FailedPassword struct {
 
 // If the bucket Note is empty, no audit row is written, which is not an error.
 var failPassword = define(`
-with ` + takeFrom("$1::bytea", "", bucket{"$2", "$3", "$5", "$4"}) + `, ` + markPause("$6", "$7", "$4", "from taken") + `,
-` + noteIfRoom(8) + `
+with ` + takeFrom("$1::bytea", "", bucket{"$2", "$3", "$5", "$4"}) + `, ` +
+	markPause("$6", "$7", "$4", "from taken") + `, ` + noteIfRoom(8) + `
 select exists (select from taken), ` + roomColumns)
 
 // FailedPassword takes a try for a wrong password and records it, in one statement. LimitError: no try was left, so the

@@ -59,7 +59,8 @@ func (b *Batch) SignOut(done *bool, o SignOut) {
 	if o.Scope != ScopeLocal {
 		b.exec("lock", lockAndVoidBy, o.User, uuidOrNull(o.Session), o.Now)
 	}
-	b.row("sign out", done, []any{done}, signOut, o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
+	b.row("sign out", done, []any{done}, signOut,
+		o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
 }
 
 // SignOut is Batch.SignOut in one round trip.

@@ -48,7 +48,8 @@ func insertInto(table, columns string) string {
 	for i := range names {
 		parameters[i] = fmt.Sprintf("$%d", i+1)
 	}
-	return "insert into " + table + " (" + strings.Join(names, ", ") + ")\nvalues (" + strings.Join(parameters, ", ") + ")"
+	return "insert into " + table + " (" + strings.Join(names, ", ") + ")\nvalues (" +
+		strings.Join(parameters, ", ") + ")"
 }
 
 // filler returns a function that replaces each name in braces by the namespace and the name. Other braces stay:

@@ -20,8 +20,8 @@ type staging struct {
 // stage returns the staging of a table. columns are listed as in userColumns, rest is that of inserting.
 func stage(table, columns, rest string) staging {
 	names := namesOf(columns)
-	create := define("create temporary table carried_" + table + " on commit drop as select " + strings.Join(names, ", ") +
-		" from {" + table + "} with no data")
+	create := define("create temporary table carried_" + table + " on commit drop as select " +
+		strings.Join(names, ", ") + " from {" + table + "} with no data")
 	return staging{table: table, columns: names, create: create}.inserting(rest)
 }
 
@@ -34,8 +34,8 @@ func (s staging) inserting(rest string) staging {
 		replace[i] = name + " = excluded." + name
 	}
 	s.insert = define("insert into {" + s.table + "} (" + strings.Join(s.columns, ", ") + ")\nselect " +
-		strings.Replace("c."+strings.Join(s.columns, ", c."), "c.factor_id", "f.id", 1) + " from carried_" + s.table + " c" +
-		strings.Replace(rest, "{replace}", strings.Join(replace, ", "), 1))
+		strings.Replace("c."+strings.Join(s.columns, ", c."), "c.factor_id", "f.id", 1) + " from carried_" + s.table +
+		" c" + strings.Replace(rest, "{replace}", strings.Join(replace, ", "), 1))
 	return s
 }
 
@@ -162,7 +162,9 @@ func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (ad
 }
 
 func (c *Carrier) tokens(ctx context.Context, list []NewToken) error {
-	return carry(ctx, c, carriedTokens, list, func(t *NewToken) []any { return append(tokenTargets(&t.Token), &t.LinkHash) })
+	return carry(ctx, c, carriedTokens, list, func(t *NewToken) []any {
+		return append(tokenTargets(&t.Token), &t.LinkHash)
+	})
 }
 
 // Identities writes identities whose users exist. Changed identities were deleted before.

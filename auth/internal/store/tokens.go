@@ -160,8 +160,8 @@ func takeTry(known, now string, first int) string {
 	p := func(i int) string { return numberFrom(first, fmt.Sprintf("$%d", i)) }
 	return `known as (
     select ` + known + ` as here
-), ` + takeFrom(`case when here then `+p(7)+`::bytea else `+p(1)+`::bytea end`, `from known where `+p(1)+`::bytea is not null`,
-		bucket{p(2), p(3), p(4), now}) + `, guess as (
+), ` + takeFrom(`case when here then `+p(7)+`::bytea else `+p(1)+`::bytea end`,
+		`from known where `+p(1)+`::bytea is not null`, bucket{p(2), p(3), p(4), now}) + `, guess as (
     select where ` + p(1) + `::bytea is null or exists (select from taken)
 )`
 }

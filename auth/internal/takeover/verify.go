@@ -287,7 +287,8 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 			return err
 		}
 		if err := r.Source.Identities(ctx, former.Select{Users: part}, func(i *former.Identity) error {
-			if r.reason(tables[store.CarriedIdentities], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
+			row := former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}
+			if r.reason(tables[store.CarriedIdentities], row) != "" {
 				return nil
 			}
 			want := r.m.identity(i)
@@ -299,7 +300,8 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 			return err
 		}
 		if err := r.Source.Passkeys(ctx, former.Select{Users: part}, func(p *former.Passkey) error {
-			if r.reason(tables[store.CarriedPasskeys], former.Entry{ID: p.RowID, User: p.UserID, Reason: p.Reason}) != "" {
+			row := former.Entry{ID: p.RowID, User: p.UserID, Reason: p.Reason}
+			if r.reason(tables[store.CarriedPasskeys], row) != "" {
 				return nil
 			}
 			want := r.m.passkey(p)
