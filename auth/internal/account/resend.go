@@ -271,8 +271,8 @@ func (cand *signupCandidate) renew(t *store.Token) {
 }
 
 // pkceFlowAgain returns the flow of a mail that is sent again: by the client's challenge or, without one, like the flow
-// of the previous mail. The client library sends no challenge here, and refuses a link that does not belong to its
-// flow.
+// of the previous mail. Older versions of the client library send no challenge here, and refuse a link that does not
+// belong to their flow.
 func pkceFlowAgain(s *flow.Settings, c flow.Challenge, old store.Flow, method string, now time.Time) *store.Flow {
 	if !c.Given() && old.ID != uuid.Nil {
 		c, method = flow.Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method

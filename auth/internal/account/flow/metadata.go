@@ -67,9 +67,13 @@ func without(data json.RawMessage, names ...string) json.RawMessage {
 	return MustJSON(members)
 }
 
-// NewMetadata is UserMetadata for a new user, and refuses objects beyond the limit.
+// NewMetadata is UserMetadata for a new user, and refuses objects beyond the limit. An object without members gives
+// nil, since the client library sends one with calls that bring no metadata.
 func (s *Settings) NewMetadata(data []byte) (json.RawMessage, error) {
 	data, err := UserMetadata(data)
+	if string(data) == "{}" {
+		data = nil
+	}
 	if err == nil && s.IsTooLarge(data, nil) {
 		err = s.ErrTooLarge()
 	}
