@@ -1,6 +1,7 @@
 package test
 
 import (
+	"encoding/hex"
 	"fmt"
 	"image"
 	"image/color"
@@ -11,10 +12,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/must"
@@ -128,12 +132,112 @@ func TestBrowser_pages(t *testing.T) {
 	}))
 	t.Cleanup(app.Close)
 	ports, err := localserver.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	url := "http://127.0.0.1:" + ports[0]
 	d := start(t, environment(testdb.Postgres(t), append(shop(t), "PORT="+ports[0], "AUTH_API_EXTERNAL_URL="+url,
 		"AUTH_SITE_URL="+app.URL, "AUTH_URI_ALLOW_LIST=myapp://callback", "AUTH_MAILER_CONFIRM_PAGE=true",
 		"AUTH_API_PREFIX=/auth/v1", "AUTH_RATE_LIMIT_BY_PEER=true")...))
 	runBrowser(t, "pages.mjs", "AUTH="+url, "APP="+app.URL, "MAILBOX="+d.mailbox)
+}
+
+// TestBrowser_console: every page and action of the admin console, in Chromium.
+func TestBrowser_console(t *testing.T) {
+	t.Parallel()
+	url := testdb.Postgres(t)
+	env := environment(url, "AUTH_CONSOLE_ADDR=127.0.0.1:0", "AUTH_MAILER_AUTOCONFIRM=true")
+	d := start(t, env)
+	var ready struct{ Console string }
+	d.log.await(t, `"msg":"ready"`, &ready)
+	if status, _, stderr := command(t, env, "correct horse\n", "admin", "create", "-confirm", "-admin",
+		"boss@example.org", "-"); status != 0 {
+		t.Fatal(stderr)
+	}
+	const markup = `<img src=x onerror=alert(1)>`
+	_, service, _ := command(t, env, "", "keys", "service")
+	service = strings.TrimSpace(service)
+	create := func(body string) answer {
+		t.Helper()
+		got, err := call("POST", d.http+"/admin/users", service, body)
+		if err != nil || got.status != 200 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		return got
+	}
+	for i := range 60 {
+		create(fmt.Sprintf(`{"email":"%02d.%s@example.org"}`, i, strings.Repeat("long-address", 4)))
+	}
+	create(`{"email":"mia@example.org","password":"correct horse","email_confirm":true}`)
+	for range 2 {
+		call("POST", d.http+"/token?grant_type=password", "", `{"email":"mia@example.org","password":"correct horse"}`)
+	}
+	eve := create(`{"email":"eve@example.org","user_metadata":{"full_name":"` + markup + `\u202egnp.exe"},"app_metadata":{"x":"` +
+		markup + `"}}`)
+	create(`{"email":"cook@example.org","password":"correct horse","email_confirm":true,"role":"service_role"}`)
+	cook, key := enrolTOTP(t, d, "cook@example.org")
+	exec := func(sql string) {
+		t.Helper()
+		db, err := pgx.Connect(t.Context(), url)
+		must.Succeed(t, err)
+		defer db.Close(t.Context())
+		must.Succeed(t, must.ErrOf(db.Exec(t.Context(), sql)))
+	}
+	exec(`insert into outbox (id, channel, kind, user_id, payload, state, error, due_at, expires_at, created_at, done_at)
+		select gen_random_uuid(), 'email', 'password_changed_notification', id, 'x', 'failed',
+			'550 no such mailbox: <img src=x onerror=alert(1)>', now(), now() + interval '1 h', now(), now()
+		from users where email = 'eve@example.org'`)
+	exec(`insert into sessions (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, amr)
+		select gen_random_uuid(), id, now(), '', now(), '` + markup + `', '192.0.2.1', '[]' from users
+		where email = 'eve@example.org'`)
+	runBrowser(t, "console.mjs", "CONSOLE="+ready.Console, "HOSTILE="+eve.body["id"].(string),
+		"COOK="+cook, "TOTP="+hex.EncodeToString(key))
+}
+
+// applicationPage makes the client library's client, which the scripts use as auth.
+const applicationPage = `<!DOCTYPE html><title>App</title><link rel=icon href=data:,>
+<script type="importmap">{"imports":{"tslib":"/modules/tslib/tslib.es6.mjs"}}</script>
+<script type="module">
+import { GoTrueClient } from '/modules/@supabase/auth-js/dist/module/index.js'
+window.auth = new GoTrueClient({ url: %q, autoRefreshToken: false, experimental: { passkey: true } })
+</script>`
+
+// application serves a page of an application below localhost, which is a relying party without TLS.
+func application(t *testing.T, modules, auth string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, module := strings.CutPrefix(r.URL.Path, "/modules/")
+		if !module {
+			w.Header().Set("Content-Type", "text/html")
+			fmt.Fprintf(w, applicationPage, auth)
+			return
+		}
+		// The library's own imports have no ending.
+		if ext := filepath.Ext(name); ext != ".js" && ext != ".mjs" {
+			name += ".js"
+		}
+		text, err := os.ReadFile(filepath.Join(modules, filepath.FromSlash(name)))
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/javascript")
+		w.Write(text)
+	}))
+	t.Cleanup(s.Close)
+	return strings.Replace(s.URL, "127.0.0.1", "localhost", 1)
+}
+
+// TestBrowser_passkeys: passkeys and security keys with the client library in Chromium.
+func TestBrowser_passkeys(t *testing.T) {
+	t.Parallel()
+	_, modules := needBrowser(t)
+	ports, err := localserver.FreePorts(1)
+	must.Succeed(t, err)
+	auth := "http://127.0.0.1:" + ports[0]
+	app := application(t, modules, auth)
+	start(t, environment(testdb.Postgres(t), "PORT="+ports[0], "AUTH_API_EXTERNAL_URL="+auth, "AUTH_SITE_URL="+app,
+		"AUTH_MAILER_AUTOCONFIRM=true", "AUTH_PASSKEY_ENABLED=true", "AUTH_PASSKEY_AAL=aal2",
+		"AUTH_PASSKEY_USER_VERIFICATION=required", "AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true",
+		"AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED=true", "AUTH_WEBAUTHN_RP_ID=localhost", "AUTH_WEBAUTHN_RP_DISPLAY_NAME=Shop",
+		"AUTH_WEBAUTHN_RP_ORIGINS="+app))
+	runBrowser(t, "passkeys.mjs", "AUTH="+auth, "APP="+app, "UNLISTED="+application(t, modules, auth))
 }

@@ -143,6 +143,11 @@ func TestExternal_noAddress(t *testing.T) {
 	// A known user may sign in with an ID token without an address.
 	h.enters(person("apple", "a", "*mia@example.org"))
 	h.enters(native)
+	// A malformed address is not the same as none.
+	native.Profile.BadEmail, p.Profile.BadEmail = true, true
+	for _, p := range []arrival{native, p} {
+		refused(t, must.ErrOf(h.arrive(p)), "validation_failed: "+p.Provider+" returned an address that is not valid")
+	}
 }
 
 func TestExternal_banned(t *testing.T) {
@@ -162,16 +167,18 @@ func TestExternal_banned(t *testing.T) {
 	h.enters(person("google", "g", "*mia@example.org"))
 }
 
-// Apple sends the name on the first sign-in only.
+// Apple sends the name on the first sign-in only. From other providers, a missing name means that there is none.
 func TestExternal_namesStay(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	h.enters(person("apple", "a", "*mia@example.org"))
-	p := person("apple", "a", "*mia@example.org")
-	delete(p.Data, "name")
-	u := h.user(h.enters(p).User.ID)
-	if metadata(t, u.Identities[0].Data)["name"] != "Mia apple" || metadata(t, u.UserMetadata)["name"] != "Mia apple" {
-		t.Errorf("%s", u.Identities[0].Data)
+	for via, want := range map[string]any{"apple": "Mia apple", "github": nil} {
+		h.enters(person(via, "a", "*"+via+"@example.org"))
+		p := person(via, "a", "*"+via+"@example.org")
+		delete(p.Data, "name")
+		u := h.user(h.enters(p).User.ID)
+		if metadata(t, u.Identities[0].Data)["name"] != want || metadata(t, u.UserMetadata)["name"] != "Mia "+via {
+			t.Errorf("%s: %s, %s", via, u.Identities[0].Data, u.UserMetadata)
+		}
 	}
 }
 
@@ -306,9 +313,7 @@ func TestExternal_pkce(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
 	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	h := openOn(t, db)
 	p := person("github", "17", "*mia@example.org")

@@ -274,8 +274,8 @@ func (cand *signupCandidate) renew(t *store.Token) {
 }
 
 // pkceFlowAgain returns the PKCE flow of a mail that is sent again. It has the client's challenge or, without one, the
-// challenge of the previous mail's flow: the client library sends no challenge with a resend, but refuses a link that
-// does not belong to its own flow.
+// challenge of the previous mail's flow: older versions of the client library send no challenge with a resend, but
+// refuse a link that does not belong to their own flow.
 func pkceFlowAgain(s *flow.Settings, c flow.Challenge, old store.Flow, method string, now time.Time) *store.Flow {
 	if !c.Given() && old.ID != uuid.Nil {
 		c, method = flow.Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method

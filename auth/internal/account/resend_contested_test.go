@@ -204,7 +204,12 @@ func TestResend_alone(t *testing.T) {
 			})
 		},
 		"an /otp": func(h *house, p flow.SignUp) {
-			refused(h.t, h.SendOTP(h.t.Context(), browser, flow.OTP{Email: p.Email}), "")
+			accepted(h.t, h.SendOTP(h.t.Context(), browser, flow.OTP{Email: p.Email}))
+		},
+		"an /otp of the client library": func(h *house, p flow.SignUp) {
+			h.pass(time.Hour)
+			accepted(h.t, h.SendOTP(h.t.Context(), browser,
+				flow.OTP{Email: p.Email, CreateUser: true, Data: []byte(`{ }`)}))
 		},
 	} {
 		for place, from := range map[string]flow.RequestInfo{"the same network": browser,

@@ -94,9 +94,7 @@ func (c *Config) ShortPasswords() string {
 
 // settle chooses between two names of one setting, and raises values below their bounds.
 func (c *Config) settle(r *settings.Report) {
-	if r.IsSet("AUTH_API_PORT") {
-		c.API.Port = c.API.APIPort
-	}
+	c.API.settle(r)
 	if r.IsSet("AUTH_LOG_LEVEL") {
 		c.Log.Level = c.Log.AuthLevel
 	}

@@ -62,12 +62,7 @@ type generalConfig struct {
 
 // apiConfig has the settings of the HTTP listener.
 type apiConfig struct {
-	// Address to listen on; empty: all.
-	Host string `env:"AUTH_API_HOST" restart:"true"`
-	// Port; 0 takes a free one.
-	Port int `env:"PORT" envDefault:"8081" min:"0" max:"65535" restart:"true"`
-	// The same; it wins when both are set.
-	APIPort int `env:"AUTH_API_PORT" min:"0" max:"65535" restart:"true"`
+	Listener
 	// Required. Public URL of this service: base of the links in mails, default issuer of tokens.
 	ExternalURL string `env:"AUTH_API_EXTERNAL_URL"`
 	// Peers, as networks or addresses, whose X-Forwarded-For is trusted.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -13,4 +14,13 @@ func TestDocs_settingsTables(t *testing.T) {
 	settingstest.Tables(t, func(name string) string {
 		return strings.Replace(collapsed(name), "_OIDC_NAME_", "_OIDC_<NAME>_", 1)
 	}, Config{}, customConfig{})
+}
+
+func TestChangelog(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settingstest.Changelog(t, string(text), settingNames.Aliases)
 }

@@ -163,6 +163,8 @@ func TestExternal_cases(t *testing.T) {
 				t.Errorf("%d error lines for a malformed address", n-lines)
 			}
 			a.client(name, func(c *provider.Client) { c.EmailOptional = true })
+			a.signIn(go_).out("server_error", "validation_failed", "* returned an address that is not valid")
+			as("", honest)
 			if u := a.user(a.signIn(go_)); u.Email != "" {
 				t.Errorf("%+v", u)
 			}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"golang.org/x/oauth2"
 
@@ -163,7 +164,8 @@ func (s *signIn) copied(ctx context.Context, me jsonObject) (Profile, error) {
 		d.setCustom(name, me.lookup(path))
 	}
 	if s.email != "" {
-		d.addEmail(me.textAt(s.email), s.verified == assumed || s.verified != unproven && me.isTrue(s.verified), true)
+		verified := s.verified == assumed || slices.ContainsFunc(strings.Fields(s.verified), me.isTrue)
+		d.addEmail(me.textAt(s.email), verified, true)
 	}
 	if s.more != nil {
 		if err := s.more(ctx, s, me, &d); err != nil {

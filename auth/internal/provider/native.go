@@ -121,13 +121,12 @@ func checkNonce(inToken, given string) error {
 
 // nativeProvider returns the provider that a request names, by name or issuer, even if it is off.
 func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
-	name := strings.ToLower(r.Provider)
+	name, custom := plainName(r.Provider)
 	for _, p := range s.own {
-		custom := p.id == ""
-		if !custom && !slices.Contains(native, p.id) {
+		if p.id != "" && (custom || !slices.Contains(native, p.id)) {
 			continue
 		}
-		if name == p.name || p.isIssuer(r.Provider) || name == "" && p.isIssuer(r.Issuer) {
+		if name == p.name || p.isIssuer(r.Provider) || r.Provider == "" && p.isIssuer(r.Issuer) {
 			return p
 		}
 	}

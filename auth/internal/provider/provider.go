@@ -130,13 +130,13 @@ func (s *Set) Lookup(name string) (*Provider, error) {
 		return nil, &Error{Status: http.StatusBadRequest, Code: "validation_failed",
 			Message: "Unsupported provider: " + reason}
 	}
-	name = strings.ToLower(name)
-	p := s.byName[name]
+	plain, custom := plainName(name)
+	p := s.byName[plain]
 	switch {
 	case name == "":
 		return unsupported("no provider is named")
-	case p == nil:
-		return unsupported(fmt.Sprintf("Provider %.64s could not be found", name))
+	case p == nil, custom && p.id != "":
+		return unsupported(fmt.Sprintf("Provider %.64s could not be found", strings.ToLower(name)))
 	case !p.client.Enabled:
 		return unsupported("provider is not enabled")
 	case p.clientID() == "":
@@ -147,6 +147,16 @@ func (s *Set) Lookup(name string) (*Provider, error) {
 		return unsupported("missing redirect URI")
 	}
 	return p, nil
+}
+
+// plainName returns a name from a request in lower case. The replaced service and the client library's types name custom
+// providers custom:NAME: custom reports such a name, and plain is NAME as settings write it, with _ for - and :.
+func plainName(name string) (plain string, custom bool) {
+	plain, custom = strings.CutPrefix(strings.ToLower(name), "custom:")
+	if custom {
+		plain = strings.NewReplacer("-", "_", ":", "_").Replace(plain)
+	}
+	return plain, custom
 }
 
 // Name returns the name under which identities of the provider are stored.

@@ -260,6 +260,13 @@ func TestGoogleUserinfo(t *testing.T) {
 		d.Data["avatar_url"] != pic || custom["hd"] != "example.org" || shown(d.Emails) != "ann@example.org+!" {
 		t.Errorf("%+v", d)
 	}
+	for flag, want := range map[any]string{true: "ann@example.org+!", false: "ann@example.org!"} {
+		d := signInAs(t, f, set, "google", with(map[string]any{"verified_email": nil, "email_verified": flag}),
+			fakeidp.Behaviour{NoIDToken: true})
+		if shown(d.Emails) != want {
+			t.Errorf("email_verified %v: %s, want %s", flag, shown(d.Emails), want)
+		}
+	}
 }
 
 func TestKeycloakClaims(t *testing.T) {

@@ -172,14 +172,15 @@ func TestLookup(t *testing.T) {
 	s.Clients["figma"] = optional
 	custom := good()
 	custom.Issuer = "https://idp.example.com"
-	s.OIDC["corp"] = custom
+	s.OIDC["corp"], s.OIDC["acme_shop_1"] = custom, custom
 	set := setOf(t, s)
-	if got := strings.Join(set.Names(), " "); got != "apple figma github google corp" {
+	if got := strings.Join(set.Names(), " "); got != "apple figma github google acme_shop_1 corp" {
 		t.Errorf("names: %s", got)
 	}
 	for name, reason := range map[string]string{
 		"gitlab": "provider is not enabled", "Nobody": "Provider nobody could not be found", "": "no provider is named",
 		"google": "missing OAuth secret", "apple": "missing redirect URI",
+		"custom:github": "Provider custom:github could not be found", "custom:": "Provider custom: could not be found",
 	} {
 		_, err := set.Lookup(name)
 		wantError(t, err, http.StatusBadRequest, "validation_failed", "Unsupported provider: "+reason, "")
@@ -191,8 +192,11 @@ func TestLookup(t *testing.T) {
 	if p, err := set.Lookup("Figma"); err != nil || !p.EmailOptional() {
 		t.Errorf("EMAIL_OPTIONAL: %v", err)
 	}
-	if p, err := set.Lookup("corp"); err != nil || p.Name() != "corp" {
-		t.Errorf("a custom provider: %v", err)
+	for asked, name := range map[string]string{"corp": "corp", "custom:Corp": "corp", "custom:acme_shop_1": "acme_shop_1",
+		"custom:acme-shop-1": "acme_shop_1", "custom:acme:shop_1": "acme_shop_1"} {
+		if p, err := set.Lookup(asked); err != nil || p.Name() != name {
+			t.Errorf("custom provider %s: %v", asked, err)
+		}
 	}
 }
 

@@ -39,8 +39,8 @@ type row struct {
 	// profile is path and query of the (first) profile call below api; header has headers of this call.
 	profile string
 	header  map[string]string
-	// sub, email and verified are paths in the call's answer. verified is the path of the flag, or assumed, or
-	// unproven.
+	// sub, email and verified are paths in the call's answer. verified has the paths of the flags, one of which
+	// must be true, or is assumed or unproven.
 	sub, email, verified string
 	fields               fields // of the identity's data
 	custom               fields // of custom_claims
@@ -140,7 +140,7 @@ var table = []row{
 		issuer: "https://accounts.google.com", also: []string{"accounts.google.com"}, discovered: true,
 		scopes: []string{"email", "profile"}, style: form, pkce: true, nonce: true,
 		read: fromIDTokenOrCall, claim: googleClaims,
-		sub: "id", email: "email", verified: "verified_email",
+		sub: "id", email: "email", verified: "email_verified verified_email",
 		fields: fields{"name full_name": "name", "picture avatar_url": "picture"}, custom: fields{"hd": "hd"},
 		more: issuedByCall,
 	},

@@ -144,10 +144,12 @@ func (d *debugPort) rlconfig(w http.ResponseWriter, r *http.Request) {
 
 func (d *debugPort) stats(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
-	values := map[string]int64{}
-	d.Stats.Each(func(name string, _ stats.Kind, value int64) {
-		fmt.Fprintf(&b, "%s: %d\n", name, value)
-		values[name] = value
+	values := map[string]any{}
+	d.Stats.Each(func(name string, kind stats.Kind, value int64) {
+		if values[name] = value; kind == stats.KindCounter {
+			values[name] = uint64(value)
+		}
+		fmt.Fprintf(&b, "%s: %d\n", name, values[name])
 	})
 	respond(w, r, b.String(), values)
 }

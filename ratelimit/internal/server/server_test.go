@@ -455,6 +455,7 @@ func TestDebug(t *testing.T) {
 		t.Fatal("a bad set was taken")
 	}
 	r.ask(t, req("d", "(k,v)"))
+	r.stats.Counter("huge").Add(1 << 63)
 
 	if index := strings.Split(get("/", 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ",
 		"/explain: ", "/rlconfig: ", "/stats: "), "\n"); !slices.IsSorted(index[:len(index)-1]) {
@@ -490,8 +491,9 @@ func TestDebug(t *testing.T) {
 	get("/rlconfig?format=json", 200, `"generation": 1`, `"shop.yaml"`, `"error": "`, `domian`, `"error_at": "`,
 		`"loaded_at": "`, `"rules": [`)
 	get("/stats", 200, "ratelimit.service.rate_limit.d.k.total_hits: 1\n", "ratelimit.service.config_load_error: 1\n",
-		"ratelimit.service.config_rejected: 1\n", "ratelimit.service.rate_limit.d.k.over_limit: 0\n")
-	get("/stats?format=json", 200, `"ratelimit.service.rate_limit.d.k.total_hits": 1`)
+		"ratelimit.service.config_rejected: 1\n", "ratelimit.service.rate_limit.d.k.over_limit: 0\n",
+		"huge: 9223372036854775808\n")
+	get("/stats?format=json", 200, `"ratelimit.service.rate_limit.d.k.total_hits": 1`, `"huge": 9223372036854775808`)
 	get("/explain?domain=d&descriptor=k=v", 200, "counter now: 1 of 2, window ends in 40 s\n", "d_k_v_1699999980")
 	get("/explain?domain=d&descriptor=k=v&format=json", 200, `"value": 1`, `"outcome": "limited"`)
 	one := get("/explain?domain=d&descriptor=k=v", 200)

@@ -205,8 +205,10 @@ func (f *Files) warnUnfollowed() {
 	if err != nil || root.Mode()&fs.ModeSymlink != 0 {
 		return
 	}
-	if _, err := os.Lstat(filepath.Join(f.dir, kubernetesData)); err == nil {
-		return
+	for _, volume := range []string{f.o.Root, filepath.Join(f.o.Root, f.o.Subdirectory), f.dir} {
+		if _, err := os.Lstat(filepath.Join(volume, kubernetesData)); err == nil {
+			return
+		}
 	}
 	f.o.Log.Warn("source: files saved in the directory do not count until SIGHUP: RUNTIME_WATCH_ROOT is true, and "+
 		"RUNTIME_ROOT is no symlink that could be swapped; RUNTIME_WATCH_ROOT=false makes saved files count",

@@ -107,11 +107,13 @@ func TestFiles_notFollowed(t *testing.T) {
 		folder(root + ".1/config")
 		must.Succeed(t, os.Symlink(root+".1", root))
 	}, watched, 0)
-	f(func(root string) { // Kubernetes swaps ..data
-		folder(root + "/config/..1")
-		folder(root + "/config")
-		must.Succeed(t, os.Symlink("..1", root+"/config/..data"))
-	}, watched, 0)
+	for _, volume := range []string{"", "/sub", "/sub/config"} { // where Kubernetes swaps ..data
+		f(func(root string) {
+			folder(root + "/sub/config")
+			folder(root + volume + "/..1")
+			must.Succeed(t, os.Symlink("..1", root+volume+"/..data"))
+		}, FilesOptions{Settings: Settings{WatchRoot: true, Subdirectory: "sub"}}, 0)
+	}
 
 	f(func(string) {}, watched, 0)
 	root := t.TempDir()
@@ -236,20 +238,25 @@ func TestDirectory_appearsLater(t *testing.T) {
 	}
 }
 
-// TestKubernetes: a ConfigMap volume changes by one rename of ..data.
+// TestKubernetes: a ConfigMap volume, mounted at the directory or at the root, changes by one rename of ..data.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
-	for _, watchRoot := range []bool{false, true} {
-		root := t.TempDir()
-		dir := mkdir(t, root+"/config")
+	for i := range 4 {
+		root, o := t.TempDir(), FilesOptions{Settings: Settings{WatchRoot: i%2 == 1}}
+		volume, entry, file := root, "config", "config/a.yaml"
+		if i < 2 {
+			volume, entry, file = mkdir(t, root+"/config"), "a.yaml", "a.yaml"
+		} else {
+			o.poll = 10 * time.Millisecond
+		}
 		swap := func(version, text string) {
-			write(t, dir+"/.."+version+"/a.yaml", text)
-			must.Succeed(t, os.Symlink(".."+version, dir+"/..tmp"))
-			must.Succeed(t, os.Rename(dir+"/..tmp", dir+"/..data"))
+			write(t, volume+"/.."+version+"/"+file, text)
+			must.Succeed(t, os.Symlink(".."+version, volume+"/..tmp"))
+			must.Succeed(t, os.Rename(volume+"/..tmp", volume+"/..data"))
 		}
 		swap("1", "1\n")
-		must.Succeed(t, os.Symlink("..data/a.yaml", dir+"/a.yaml"))
-		w := start(t, root, FilesOptions{Settings: Settings{WatchRoot: watchRoot}})
+		must.Succeed(t, os.Symlink("..data/"+entry, volume+"/"+entry))
+		w := start(t, root, o)
 		w.until(w.f.shown("a.yaml") + "=1")
 		swap("2", "2\n")
 		w.until(w.f.shown("a.yaml") + "=2")

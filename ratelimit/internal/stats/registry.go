@@ -225,7 +225,8 @@ func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 }
 
 // Each calls f with every counter and gauge, sorted by name, including those whose value is 0. The names contain the
-// series' own tags but not EXTRA_TAGS. The values are not from one instant: they are read one after the other.
+// series' own tags but not EXTRA_TAGS. The values are not from one instant: they are read one after the other. A
+// counter's value is its uint64, converted.
 func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	type row struct {
 		name  string

@@ -68,9 +68,13 @@ func without(data json.RawMessage, names ...string) json.RawMessage {
 	return MustJSON(members)
 }
 
-// NewMetadata is UserMetadata for a new user. It refuses an object that exceeds MetadataMaxBytes.
+// NewMetadata is UserMetadata for a new user. It refuses an object that exceeds MetadataMaxBytes. It returns nil for an
+// object without members, since the client library sends one with calls that bring no metadata.
 func (s *Settings) NewMetadata(data []byte) (json.RawMessage, error) {
 	data, err := UserMetadata(data)
+	if string(data) == "{}" {
+		data = nil
+	}
 	if err == nil && s.IsTooLarge(data, nil) {
 		err = s.ErrTooLarge()
 	}

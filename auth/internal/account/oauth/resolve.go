@@ -213,8 +213,8 @@ func storableAddress(s string) bool {
 // nameKeys are the members that Apple sends on the first sign-in only.
 var nameKeys = []string{"name", "full_name", "family_name", "given_name", "middle_name", "nickname"}
 
-// identityData returns the data that is stored with an identity and merged into user_metadata. Names of the previous
-// data, old, stay if the new data has none. Values that PostgreSQL would refuse are left out.
+// identityData returns the data that is stored with an identity and merged into user_metadata. Apple's names
+// stay from the previous data, old, if the new data has none. Values that PostgreSQL would refuse are left out.
 func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) json.RawMessage {
 	data := map[string]any{}
 	for name, value := range p.Data {
@@ -223,7 +223,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 		}
 	}
 	named := slices.ContainsFunc(nameKeys, func(key string) bool { return data[key] != nil })
-	if !named && len(old) > 0 {
+	if p.Provider == "apple" && !named && len(old) > 0 {
 		var before map[string]any
 		_ = json.Unmarshal(old, &before) // from PostgreSQL
 		for _, key := range nameKeys {

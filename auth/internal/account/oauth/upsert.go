@@ -49,7 +49,7 @@ const oauthTries = 5
 // the second violates a unique index, and decides again.
 func (op *oauthOp) run(ctx context.Context) error {
 	op.emails = judgeEmails(op.Profile.Emails)
-	if !op.Native && len(op.emails.all) == 0 && !op.Optional {
+	if len(op.emails.all) == 0 && (op.Profile.BadEmail || !op.Native && !op.Optional) {
 		return op.noEmail()
 	}
 	for try := 1; ; try++ {
