@@ -132,9 +132,7 @@ func TestBrowser_pages(t *testing.T) {
 	}))
 	t.Cleanup(app.Close)
 	ports, err := localserver.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	url := "http://127.0.0.1:" + ports[0]
 	d := start(t, environment(testdb.Postgres(t), append(shop(t), "PORT="+ports[0], "AUTH_API_EXTERNAL_URL="+url,
 		"AUTH_SITE_URL="+app.URL, "AUTH_URI_ALLOW_LIST=myapp://callback", "AUTH_MAILER_CONFIRM_PAGE=true",
@@ -179,9 +177,7 @@ func TestBrowser_console(t *testing.T) {
 	exec := func(sql string) {
 		t.Helper()
 		db, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer db.Close(t.Context())
 		must.Succeed(t, must.ErrOf(db.Exec(t.Context(), sql)))
 	}
@@ -235,9 +231,7 @@ func TestBrowser_passkeys(t *testing.T) {
 	t.Parallel()
 	_, modules := needBrowser(t)
 	ports, err := localserver.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	auth := "http://127.0.0.1:" + ports[0]
 	app := application(t, modules, auth)
 	start(t, environment(testdb.Postgres(t), "PORT="+ports[0], "AUTH_API_EXTERNAL_URL="+auth, "AUTH_SITE_URL="+app,

@@ -137,9 +137,7 @@ func TestRefresh_databaseUnavailable(t *testing.T) {
 func (d *instance) inbox(t testing.TB, method, path string) string {
 	t.Helper()
 	a, err := call(method, d.mailbox+path, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return a.text
 }
 

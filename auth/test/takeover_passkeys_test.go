@@ -35,9 +35,7 @@ func assertion(t *testing.T, d *webauthntest.Authenticator, options any) string 
 		t.Fatal(err, string(text))
 	}
 	raw, err := d.Get(o, passkeySite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(raw)
 }
 

@@ -25,9 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func open(t *testing.T, f Files, log io.Writer) *Store {
 	t.Helper()
 	s, err := Open(f, slog.New(slog.NewTextHandler(log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -36,9 +34,7 @@ func open(t *testing.T, f Files, log io.Writer) *Store {
 func shake(t *testing.T, server, client *tls.Config) (seen tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	done := make(chan error, 1)
 	go func() {
@@ -58,9 +54,7 @@ func shake(t *testing.T, server, client *tls.Config) (seen tls.ConnectionState, 
 		done <- err
 	}()
 	raw, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer raw.Close()
 	raw.SetDeadline(time.Now().Add(20 * time.Second))
 	c := tls.Client(raw, client)
@@ -238,9 +232,7 @@ func TestClient_certificateIsCurrent(t *testing.T) {
 				return nil
 			},
 		}, client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return got
 	}
 	if got := shown(); got != serialOf(t, first) {

@@ -14,9 +14,7 @@ import (
 func (h *house) noted(u store.User) string {
 	h.t.Helper()
 	rows, _, err := h.db.AuditLog(h.t.Context(), store.AuditFilter{Action: "verification_failed", Limit: 1000})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	var list []string
 	for _, r := range rows {
 		text := string(r.Traits)

@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -72,22 +73,18 @@ func TestVerifyFactor_atOnce(t *testing.T) {
 	}
 	code, caller := h.code(e), h.caller(g)
 	var mu sync.Mutex
-	var wg sync.WaitGroup
 	var grants []flow.Grant
-	for _, ch := range challenges {
-		wg.Go(func() {
-			got, err := h.VerifyFactor(t.Context(), browser, caller,
-				flow.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: code})
-			if err == nil {
-				mu.Lock()
-				grants = append(grants, got)
-				mu.Unlock()
-				return
-			}
-			refused(t, err, wrongTOTP)
-		})
-	}
-	wg.Wait()
+	await.Together(len(challenges), func(i int) {
+		got, err := h.VerifyFactor(t.Context(), browser, caller,
+			flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenges[i], Code: code})
+		if err == nil {
+			mu.Lock()
+			grants = append(grants, got)
+			mu.Unlock()
+			return
+		}
+		refused(t, err, wrongTOTP)
+	})
 	if len(grants) != 1 || h.level(grants[0]) != "aal2 totp otp" {
 		t.Fatalf("%d grants", len(grants))
 	}
@@ -195,9 +192,7 @@ func TestVerifyFactor_keepsTheMark(t *testing.T) {
 	mark := func(g flow.Grant) string {
 		t.Helper()
 		var list []token.AMR
-		if err := json.Unmarshal(h.caller(g).Session.AMR, &list); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(h.caller(g).Session.AMR, &list))
 		return list[len(list)-1].Method + " " + list[len(list)-1].Provider
 	}
 	want := mark(g)

@@ -209,9 +209,7 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	// Where a nonce is wanted too it is judged first, and a wrong password leaves it as it is.
 	h.set(func(s *flow.Settings) { s.Passwords.RequireNonce, s.Email.Notify.PasswordChanged = true, false })
 	g = h.confirmedAgain("mia@example.org", "another")
-	if err := h.Reauthenticate(t.Context(), browser, h.caller(g)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.Reauthenticate(t.Context(), browser, h.caller(g)))
 	nonce := h.newest("reauthenticate", "mia@example.org").Code
 	again := func(nonce, current string) error {
 		_, err := h.UpdateUser(t.Context(), browser, h.caller(g),

@@ -3,7 +3,6 @@ package account_test
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
@@ -75,9 +75,7 @@ func TestLink_keepsTheLevel(t *testing.T) {
 	mia := h.confirmed("mia@example.org")
 	raise(t, url, mia.Session)
 	mia, err := h.Refresh(t.Context(), browser, mia.RefreshToken)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	g := h.link(mia, person("github", "17", "!else@example.org"))
 	methods := func(g flow.Grant) (list []string) {
 		c := h.caller(g)
@@ -200,22 +198,17 @@ func TestLink_atOnce(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
 	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
-	var wg sync.WaitGroup
 	var linked atomic.Int32
-	for i := range 8 {
-		g := []flow.Grant{mia, tom}[i%2]
-		c := h.caller(g)
-		wg.Go(func() {
-			p := person("github", "17", "!else@example.org")
-			p.LinkTo = &c
-			if _, err := h.Arrive(t.Context(), browser, p); err == nil {
-				linked.Add(1)
-			} else if !strings.HasPrefix(err.Error(), "identity_already_exists") {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	callers := []flow.Principal{h.caller(mia), h.caller(tom)}
+	await.Together(8, func(i int) {
+		p := person("github", "17", "!else@example.org")
+		p.LinkTo = &callers[i%2]
+		if _, err := h.Arrive(t.Context(), browser, p); err == nil {
+			linked.Add(1)
+		} else if !strings.HasPrefix(err.Error(), "identity_already_exists") {
+			t.Error(err)
+		}
+	})
 	if linked.Load() != 1 {
 		t.Errorf("linked %d times", linked.Load())
 	}
@@ -337,18 +330,15 @@ func TestUnlink_atOnce(t *testing.T) {
 	mia := h.confirmed("mia@example.org")
 	h.link(mia, person("github", "17", "+mia@example.org"))
 	c := h.caller(mia)
-	var wg sync.WaitGroup
 	var gone atomic.Int32
-	for _, i := range h.user(mia.User.ID).Identities {
-		wg.Go(func() {
-			if err := h.UnlinkIdentity(t.Context(), browser, c, i.ID.String(), ""); err == nil {
-				gone.Add(1)
-			} else if !strings.HasPrefix(err.Error(), "single_identity_not_deletable") {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	identities := h.user(mia.User.ID).Identities
+	await.Together(len(identities), func(i int) {
+		if err := h.UnlinkIdentity(t.Context(), browser, c, identities[i].ID.String(), ""); err == nil {
+			gone.Add(1)
+		} else if !strings.HasPrefix(err.Error(), "single_identity_not_deletable") {
+			t.Error(err)
+		}
+	})
 	if gone.Load() != 1 || len(h.user(mia.User.ID).Identities) != 1 {
 		t.Errorf("%d went", gone.Load())
 	}

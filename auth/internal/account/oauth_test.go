@@ -313,9 +313,7 @@ func TestExternal_pkce(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
 	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	h := openOn(t, db)
 	p := person("github", "17", "*mia@example.org")

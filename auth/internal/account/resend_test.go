@@ -53,9 +53,7 @@ func TestResend_capOfTheOther(t *testing.T) {
 		must.Succeed(t, must.ErrOf(h.update(g, flow.UserUpdate{Phone: number})))
 		v, err := h.verify(flow.Verify{Type: "phone_change", Phone: number,
 			Token: h.newest("phone_change", number).Code})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		must.Succeed(t, must.ErrOf(h.update(*v.Grant, flow.UserUpdate{Phone: wanted})))
 	}
 	for _, number := range own {

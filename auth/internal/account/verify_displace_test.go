@@ -80,8 +80,7 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 	h.signUp("new@example.org", "sesame", `{}`)
 	squatter := h.idOf("new@example.org")
 	mia := h.confirmed("mia@example.org")
-	_, err := h.update(mia, flow.UserUpdate{Email: "new@example.org"})
-	accepted(t, err)
+	accepted(t, must.ErrOf(h.update(mia, flow.UserUpdate{Email: "new@example.org"})))
 	c := testdb.Connect(t, url)
 	run := func(sql string, args ...any) {
 		t.Helper()
@@ -126,9 +125,8 @@ func TestAdminUpdate_flags(t *testing.T) {
 		id := h.idOf(email)
 		for _, confirm := range []bool{false, true} {
 			email, confirmed = "new."+email, confirmed || confirm
-			_, err := h.AdminUpdate(t.Context(), browser, service, id,
-				flow.Attributes{Email: &email, EmailConfirm: &confirm})
-			accepted(t, err)
+			accepted(t, must.ErrOf(h.AdminUpdate(t.Context(), browser, service, id,
+				flow.Attributes{Email: &email, EmailConfirm: &confirm})))
 			u := h.user(id)
 			meta, identity := metadata(t, u.UserMetadata), metadata(t, u.Identities[0].Data)
 			if u.EmailConfirmedAt.IsZero() == confirmed || meta["email_verified"] != confirmed ||

@@ -1,8 +1,8 @@
 // Package captcha verifies with hCaptcha or Turnstile whether a visitor has solved a captcha. Both providers have the
 // same protocol.
 //
-// It knows no requests and statuses: package httpapi decides which requests need a captcha, and how a request is
-// answered whose captcha is not solved or cannot be verified.
+// It does not handle the clients' requests: package httpapi decides which requests need a captcha, and what is answered
+// if the captcha is not solved or cannot be verified.
 package captcha
 
 import (
@@ -20,19 +20,21 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// maxAnswer is the longest answer in bytes; the providers' answers have a few hundred.
+// maxAnswer is the longest answer, in bytes, that is accepted from a provider. The providers' answers have a few
+// hundred bytes.
 const maxAnswer = 64 << 10
 
-// maxToken is the longest token in bytes; the providers' tokens have up to a few thousand.
+// maxToken is the longest token, in bytes, that is sent to a provider. The providers' tokens have up to a few thousand
+// bytes.
 const maxToken = 32 << 10
 
-// siteVerify is each provider's endpoint.
+// siteVerify is the URL at which each provider verifies tokens.
 var siteVerify = map[string]string{
 	"hcaptcha":  "https://hcaptcha.com/siteverify",
 	"turnstile": "https://challenges.cloudflare.com/turnstile/v0/siteverify",
 }
 
-// Settings choose the provider and hold what was agreed on with it.
+// Settings are the settings of the provider and of the operator's account there.
 type Settings struct {
 	// hcaptcha or turnstile.
 	Provider string `env:"AUTH_SECURITY_CAPTCHA_PROVIDER" envDefault:"hcaptcha"`
@@ -50,7 +52,7 @@ type Options struct {
 	Watch outbound.Watch // of each call; nil: off
 }
 
-// Verifier verifies tokens. It never changes and keeps nothing.
+// Verifier verifies tokens. It is immutable and stores nothing.
 type Verifier struct {
 	o         Options
 	name, url string
@@ -86,16 +88,16 @@ func (v *Verifier) Watched(w outbound.Watch) *Verifier {
 	return n
 }
 
-// String returns the provider and the endpoint.
+// String returns the provider's name and the URL that is called.
 func (v *Verifier) String() string { return v.name + " at " + v.url }
 
-// Overridden reports whether the operator has set another endpoint than the provider's own.
+// Overridden reports whether the operator has set another URL than the provider's own.
 func (v *Verifier) Overridden() bool { return v.url != siteVerify[v.name] }
 
-// Close closes idle connections. Verify still works.
+// Close closes idle connections. Verify still works after Close.
 func (v *Verifier) Close() { v.http.CloseIdle() }
 
-// Refused is the error for a captcha that was not solved, with the provider's reasons, such as
+// Refused is the error for a captcha that the provider does not accept. Codes are the provider's reasons, such as
 // invalid-or-already-seen-response.
 type Refused struct{ Codes []string }
 
@@ -104,15 +106,16 @@ func (e *Refused) Error() string { return "captcha refused: " + e.Reasons() }
 // Reasons returns the codes, joined by comma and space.
 func (e *Refused) Reasons() string { return strings.Join(e.Codes, ", ") }
 
-// Misconfigured reports whether the provider refused because of the secret and not because of the visitor.
+// Misconfigured reports whether the provider refused because of the operator's secret, and not because of the visitor.
 func (e *Refused) Misconfigured() bool {
 	return slices.ContainsFunc(e.Codes, func(c string) bool {
 		return c == "invalid-input-secret" || c == "missing-input-secret" || c == "sitekey-secret-mismatch"
 	})
 }
 
-// Verify verifies a token that came from ip ("": unknown). The error is a *Refused if the provider refuses the token;
-// any other error says that the provider could not be reached or gave no valid answer.
+// Verify verifies a visitor's token with the provider. ip is the visitor's address, or "" if it is unknown. The error
+// is a *Refused if the provider refuses the token; any other error means that the provider could not be reached or gave
+// no valid answer.
 func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	if len(token) > maxToken {
 		return &Refused{Codes: []string{"invalid-input-response"}}
@@ -125,12 +128,12 @@ func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	if err != nil {
 		return fmt.Errorf("captcha: %s: %w", v.name, err)
 	}
-	// The body decides, whatever the status.
+	// The body decides; the HTTP status is ignored.
 	var in struct {
 		Success *bool    `json:"success"`
 		Codes   []string `json:"error-codes"`
 	}
-	if json.Unmarshal(body, &in) != nil || in.Success == nil { // its error may quote the answer
+	if json.Unmarshal(body, &in) != nil || in.Success == nil { // the error is dropped: it may quote the answer
 		return fmt.Errorf("captcha: %s: the answer is not the JSON that was expected", v.name)
 	}
 	if *in.Success {
@@ -139,7 +142,8 @@ func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	return &Refused{Codes: words(in.Codes)}
 }
 
-// Check finds out, for `auth check`, whether the provider can be reached and knows the secret.
+// Check tests, for the command "auth check", whether the provider can be reached and accepts the secret. It sends a
+// token that the provider is bound to refuse.
 func (v *Verifier) Check(ctx context.Context) error {
 	err := v.Verify(ctx, "auth-check", "")
 	if r, ok := errors.AsType[*Refused](err); ok {
@@ -151,7 +155,7 @@ func (v *Verifier) Check(ctx context.Context) error {
 	return err
 }
 
-// words returns the provider's codes in a form for answers and logs: few, short, printable.
+// words makes the provider's codes safe for answers and logs: at most 8 codes of at most 64 printable ASCII characters.
 func words(codes []string) []string {
 	codes = codes[:min(len(codes), 8)]
 	for i, c := range codes {

@@ -1,9 +1,9 @@
-// Package hook calls the operator's own code at points of the flows (docs/hooks.md): an HTTP endpoint, whose requests
-// are signed as Standard Webhooks are, or a PostgreSQL function.
+// Package hook calls the operator's own code at certain points, for example before a user is created (docs/hooks.md). A
+// hook is an HTTP endpoint, whose requests are signed as defined by Standard Webhooks, or a PostgreSQL function.
 //
-// It knows the calls and the form of their answers, not when a hook is called. No hook is called while a transaction is
-// open. A receiver's report of a failure goes to the log; a client sees the fixed texts of this package, or the message
-// that the receiver has written for clients.
+// The package knows the form of the calls and of their answers, not when a hook is called. Callers must not hold a
+// transaction open during a call. A receiver's report of a failure goes to the log; a client sees only the fixed texts
+// of this package, or the message that the receiver has written for clients.
 package hook
 
 import (
@@ -19,10 +19,10 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Point is a point at which a hook is called. The text is the point's name in the metadata of the hook's input.
+// Point is a point at which a hook is called. Its text is sent to the hook as metadata.name.
 type Point string
 
-// The seven points.
+// The seven points at which a hook can be called.
 const (
 	SendSMS           Point = "send-sms"
 	SendEmail         Point = "send-email"
@@ -33,32 +33,32 @@ const (
 	AfterUserCreated  Point = "after-user-created"
 )
 
-// Limits of a call.
+// Limits of one call of a hook.
 const (
 	budget        = 5 * time.Second // of an HTTP call with all its attempts
-	pause         = 2 * time.Second // after an attempt without an answer
+	pause         = 2 * time.Second // after an attempt that failed without an answer
 	attempts      = 3
 	maxAnswer     = 200 << 10 // bytes
 	FunctionLimit = 2 * time.Second
 )
 
-// The codes of errors.
+// Codes of errors, which clients see as error_code.
 const (
 	CodeTimeout           = "hook_timeout"
 	CodeTimeoutAfterRetry = "hook_timeout_after_retry"
 	CodeOverSize          = "hook_payload_over_size_limit"
 	CodeContentType       = "hook_payload_invalid_content_type"
 	CodeFailed            = "unexpected_failure"
-	// CodeRefused: the receiver refused with a status other than 500.
+	// CodeRefused means that the hook refused with a 4xx status.
 	CodeRefused = "hook_refused"
 )
 
-// Error is why a call has no usable answer. Status and Msg are for the client, Err for the log.
+// Error is the error of a call that has no usable answer. Status, Code and Msg are for the client, Err is for the log.
 type Error struct {
 	Status    int // 400 to 599
 	Code, Msg string
 	Err       error
-	// Refused: the receiver answered, and refused.
+	// Refused is true if the receiver has answered with an error message for the client.
 	Refused bool
 }
 
@@ -71,32 +71,34 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrFunctionTime is the error of a Functions if a function took longer than FunctionLimit.
+// ErrFunctionTime is the error that Functions returns for a function that took longer than FunctionLimit.
 var ErrFunctionTime = errors.New("the function took too long")
 
-// Functions calls a PostgreSQL function of one JSON parameter, within FunctionLimit, and returns its result
-// as JSON text; empty for void and null.
+// Functions calls a PostgreSQL function that has one JSON parameter, and returns its result as JSON text, which is
+// empty for void and null. The call must not take longer than FunctionLimit.
 type Functions func(ctx context.Context, schema, function string, input []byte) ([]byte, error)
 
 // Options are the dependencies of a Set.
 type Options struct {
 	Functions Functions
 	Now       func() time.Time // nil: time.Now
-	// Pause and Budget replace the pause between attempts and the budget in tests; 0: 2 s and 5 s.
+	// Pause and Budget replace, in tests, the pause between attempts and the time for a call with all its attempts; 0:
+	// 2 s and 5 s.
 	Pause, Budget time.Duration
-	// Watch is called for each call, even of a function; Inject adds the headers of the call's trace. nil: off.
+	// Watch is called for each call, also of a function. Inject adds the headers of the call's trace to an HTTP
+	// request. nil: off.
 	Watch  outbound.Watch
 	Inject func(context.Context, http.Header)
 }
 
-// Set has the hooks that are on. It never changes. A nil Set has no hooks.
+// Set has the targets of the points that have a hook. It is immutable. A nil Set has no hooks.
 type Set struct {
 	o       Options
 	targets map[Point]Target
 	clients outbound.Clients
 }
 
-// NewSet returns the set of the given targets; nil if there are none.
+// NewSet returns a Set with the given targets, or nil if there are none.
 func NewSet(o Options, targets map[Point]Target) *Set {
 	if len(targets) == 0 {
 		return nil
@@ -133,7 +135,7 @@ func (s *Set) On(p Point) bool {
 	return on
 }
 
-// metadata is the member of every input that describes the call.
+// metadata is the member "metadata" of every input, which describes the call.
 type metadata struct {
 	UUID string `json:"uuid"`
 	Time string `json:"time"` // RFC 3339
@@ -141,8 +143,8 @@ type metadata struct {
 	IP   string `json:"ip_address"`
 }
 
-// Call calls the hook of a point. input has the point's own members; Call adds metadata. The answer, if any, is decoded
-// into output, which may be nil. The error is an *Error.
+// Call calls the hook of point p, if there is one. input has the members that the point defines; Call adds metadata.
+// The answer, if there is one, is decoded into output unless output is nil. The error wraps an *Error.
 func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any, output any) error {
 	t, on := s.targets[p]
 	if !on {
@@ -177,8 +179,8 @@ func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any
 	return nil
 }
 
-// refusal returns the answer's {"error": {"http_code", "message"}}, if it has a message. A code that is not the status
-// of an error counts as 500.
+// refusal returns an *Error if the answer is {"error": {"http_code", "message"}} with a message. An http_code outside
+// of 400 to 599 counts as 500.
 func refusal(answer []byte) error {
 	var a struct {
 		Error struct {
@@ -209,10 +211,10 @@ func failed(msg string, err error) *Error {
 	return &Error{Status: 500, Code: CodeFailed, Msg: msg, Err: err}
 }
 
-// called returns a point's name for Watch.
+// called returns the name under which Watch sees the calls of a point.
 func called(p Point) string { return "hook " + string(p) }
 
-// callFunction calls a function of the database.
+// callFunction calls a target that is a PostgreSQL function.
 func (s *Set) callFunction(ctx context.Context, p Point, t Target, body []byte) (out []byte, err error) {
 	if s.o.Watch != nil {
 		var done func(int, error)

@@ -33,10 +33,12 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	return strings.Join(all, " ")
 }
 
-// errRetry: the receiver wants the call repeated. The error's text is stored in the outbox.
+// errRetry means that the receiver has sent Retry-After, so that the call is repeated at once. The error's text is
+// stored in the outbox.
 var errRetry = errors.New("asked to come again")
 
-// post calls an HTTP endpoint, up to three times in five seconds. Each attempt has its own id.
+// post calls a target that is an HTTP endpoint, at most three times within five seconds. Each attempt has its own
+// webhook-id.
 func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
 	within, cancel := context.WithTimeout(ctx, s.o.Budget)
 	defer cancel()
@@ -70,7 +72,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// attempt makes one call. An error that is not an *Error may be temporary.
+// attempt makes one HTTP request. An error that is an *Error is final; after any other error, post may try again.
 func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(body))
 	if err != nil {
@@ -93,7 +95,7 @@ func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error
 	return read(resp)
 }
 
-// read reads and checks an answer.
+// read reads the body of a response and checks its status and content type.
 func read(resp *http.Response) ([]byte, error) {
 	switch resp.StatusCode {
 	case http.StatusNoContent:

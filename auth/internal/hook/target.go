@@ -15,20 +15,20 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Target is a receiver, and the secrets that sign its requests.
+// Target is what a hook calls: a URL or a PostgreSQL function. secrets are the keys that sign its HTTP requests.
 type Target struct {
-	url              string // "": a function
+	url              string // "" for a function
 	schema, function string
 	secrets          [][]byte
 }
 
-// plainHTTPHosts are the hosts that may be called over http.
+// plainHTTPHosts are the hosts for which a hook's URL may be http instead of https.
 var plainHTTPHosts = []string{"localhost", "127.0.0.1", "::1", "host.docker.internal"}
 
 var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`) })
 
-// ParseURI parses the URI of a hook: https://…, http://… on this machine, or pg-functions://any/schema/function. The
-// error does not quote the text, which may hold a password.
+// ParseURI parses the URI of a hook: https://…, http://… for a host of plainHTTPHosts, or
+// pg-functions://any/schema/function. The error does not quote the text, which may contain a password.
 func ParseURI(text string) (Target, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -75,7 +75,8 @@ var (
 	errAsymmetric = errors.New("an asymmetric secret (v1a,…) cannot sign here: use v1,whsec_…")
 )
 
-// WithSecrets adds the secrets that sign the calls, separated by |. The error does not quote them.
+// WithSecrets returns t with the secrets that sign its calls, which text lists separated by |. The error does not quote
+// them.
 func (t Target) WithSecrets(text string) (Target, error) {
 	t.secrets = nil
 	for one := range strings.SplitSeq(text, "|") {
@@ -109,8 +110,8 @@ func (s *Set) Points() (on []Point) {
 	return on
 }
 
-// Where returns the receiver at a point, for people: a function, or a URL without user and query, which may hold a
-// password.
+// Where describes the target of a point for people: a function's name, or a URL without user and query, which may
+// contain a password.
 func (s *Set) Where(p Point) string {
 	t := s.targets[p]
 	if t.Function() {
@@ -123,8 +124,9 @@ func (s *Set) Where(p Point) string {
 	return u.Scheme + "://" + u.Host + u.Path
 }
 
-// Check finds out whether the hook of a point could be called, without calling it. An endpoint gets an OPTIONS request,
-// which changes nothing; any answer will do. find looks for a function.
+// Check tests whether the hook of a point could be called, without calling it. An HTTP endpoint gets an OPTIONS
+// request, and any answer will do. For a PostgreSQL function, Check calls find, which reports whether the function
+// exists.
 func (s *Set) Check(ctx context.Context, p Point, find func(ctx context.Context, schema, function string) error) error {
 	t := s.targets[p]
 	if t.Function() {

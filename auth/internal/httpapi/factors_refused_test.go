@@ -76,9 +76,7 @@ func TestFactors_enrollRefused(t *testing.T) {
 	must.Succeed(t, must.ErrOf(a.keys.Load().Verify(&claims, g.AccessToken, a.clock())))
 	claims.SessionID = ""
 	text, err := a.keys.Load().Sign(nil, &claims)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	loose := grantJSON{AccessToken: string(text)}
 	a.do("POST /factors", m{"factor_type": "totp"}, bearer(loose.AccessToken)).refused(500, "unexpected_failure",
 		"A valid session and a registered user are required to enroll a factor")

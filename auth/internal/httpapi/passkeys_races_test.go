@@ -163,9 +163,7 @@ func (a *api) skewed(by time.Duration) *api {
 	k := flow.New(flow.Options{DB: a.db, Keys: a.keys, Refresh: a.core.Codec, Root: a.root, Passwords: workers(), Clock: c},
 		a.account)
 	srv, err := New(Options{Core: k, Now: c.Now}, a.set)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	a.http.Config.Handler = srv
 	return a
 }

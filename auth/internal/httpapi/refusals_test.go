@@ -72,9 +72,7 @@ func TestTokens_claims(t *testing.T) {
 		must.Succeed(t, must.ErrOf(a.keys.Load().Verify(&c, g.AccessToken, a.clock())))
 		f(&c)
 		text, err := a.keys.Load().Sign(nil, &c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return bearer(string(text))
 	}
 	users := []string{"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions",

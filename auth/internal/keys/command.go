@@ -11,28 +11,31 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// ErrGiven: the operator gives the keys in AUTH_JWT_KEYS, and rotates and revokes them there.
+// ErrGiven is the error of Rotate and Revoke if the operator has set the signing keys in AUTH_JWT_KEYS. Such keys are
+// rotated and revoked by changing that setting.
 var ErrGiven = errors.New("keys: AUTH_JWT_KEYS holds the keys; change them there")
 
-// ErrSecret: JWT_SECRET signs, there is no key to rotate.
+// ErrSecret is the error of Rotate if JWT_SECRET signs the tokens, so that there is no key to rotate.
 var ErrSecret = errors.New("keys: with AUTH_JWT_ALGORITHM=HS256 JWT_SECRET signs; there is nothing to rotate")
 
-// ErrNoKey: there is no such key, or it is revoked already.
+// ErrNoKey is the error of Revoke for a key that does not exist or is revoked already.
 var ErrNoKey = errors.New("keys: no such key")
 
-// Listed is a key as auth keys list shows it.
+// Listed is a signing key as the command "auth keys list" prints it.
 type Listed struct {
 	KID, Algorithm string
-	// State is next, current, previous, revoked or expired: all tokens that the key has signed have expired.
+	// State is next, current, previous, revoked, or expired. A key is expired when all tokens that it has signed have
+	// expired.
 	State                         string
-	CreatedAt, SignsAt, RevokedAt time.Time // zero for given keys
+	CreatedAt, SignsAt, RevokedAt time.Time // zero for the keys of AUTH_JWT_KEYS
 }
 
 func listed(row store.SigningKey, state string) Listed {
 	return Listed{row.KID, row.Algorithm, state, row.CreatedAt, row.SignsAt, row.RevokedAt}
 }
 
-// List reads all keys, the latest SignsAt first. It opens no key.
+// List reads the signing keys from the database and returns them all, the key with the latest SignsAt first. If
+// AUTH_JWT_KEYS has keys, it returns those instead. It does not decrypt the private keys.
 func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
 	if err := k.read(ctx); err != nil {
 		return nil, err
@@ -59,7 +62,8 @@ func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
 	return out, nil
 }
 
-// states derives the keys' states from their times alone; expired keys have none.
+// states returns the state of each key by its id. It derives the states from the keys' times alone. Expired keys are
+// missing in the map.
 func (k *Keeper) states(s Settings, rows []store.SigningKey) map[string]token.State {
 	var stored []token.Stored
 	for _, row := range rows {
@@ -79,9 +83,9 @@ func (k *Keeper) states(s Settings, rows []store.SigningKey) map[string]token.St
 	return out
 }
 
-// Rotate makes a key of the configured kind and publishes it now. The key signs in 20 minutes, when every cache has it,
-// or at once if there is no key that could sign until then. Rotate removes keys that no longer verify anything. It
-// fails while another key is waiting to sign.
+// Rotate makes a key of the configured algorithm and publishes its public half at once. The new key begins to sign
+// after 20 minutes, when all caches of the published keys have it, or at once if there is no current key. Rotate also
+// deletes keys that no longer verify any token. It fails if another new key is still waiting to sign.
 func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	s, rows, err := k.changeable(ctx)
 	if err != nil {
@@ -125,9 +129,9 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	return listed(fresh, state.String()), nil
 }
 
-// Revoke invalidates everything that a key has signed, within ten seconds on every replica. If it is the current key, a
-// new key signs at once; caches that do not have the new key yet refuse its tokens for up to 20 minutes. fresh is the
-// new key, or nil.
+// Revoke revokes a key: within ten seconds every replica refuses the tokens that the key has signed. If it is the
+// current key, a new key signs at once; clients that cache the published keys do not have the new key yet and may
+// refuse its tokens for up to 20 minutes. fresh is the new key, or nil.
 func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err error) {
 	s, rows, err := k.changeable(ctx)
 	if err != nil {
@@ -158,7 +162,8 @@ func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err err
 	return fresh, nil
 }
 
-// changeable reads the store's keys for a command that changes them.
+// changeable reads the keys from the database for a command that changes them. It returns ErrGiven if the operator has
+// set the keys in AUTH_JWT_KEYS.
 func (k *Keeper) changeable(ctx context.Context) (Settings, []store.SigningKey, error) {
 	s, _ := k.snapshot()
 	if len(s.Given) > 0 {
@@ -171,7 +176,8 @@ func (k *Keeper) changeable(ctx context.Context) (Settings, []store.SigningKey, 
 	return s, rows, nil
 }
 
-// note returns the audit row of a change of a key. Only the operator can run the commands.
+// note returns the audit row for a change of a key. The row has no user as the actor, since only the operator can run
+// the commands.
 func (k *Keeper) note(action store.Action, kid string) store.Audit {
 	traits, _ := json.Marshal(map[string]string{"kid": kid}) // a string is always JSON
 	return store.Audit{At: k.at(), Action: action, ActorRole: "auth keys", Traits: traits}

@@ -1,9 +1,9 @@
-// Package keys keeps the set of signing keys in force. The keys are read from the store and opened with the root key,
-// or given by the operator. It makes the first key if there is none, and rotates and revokes keys by command, on every
-// replica within seconds and without a restart.
+// Package keys maintains the set of keys that sign and verify tokens. The keys are read from the database and decrypted
+// with the root key, or the operator sets them in AUTH_JWT_KEYS. The package makes the first key if there is none. Its
+// commands rotate and revoke keys; each replica notices the change within seconds and without a restart.
 //
-// It decides nothing about tokens. A replica that cannot reach the store continues with the keys that it has read last,
-// and sees a revocation when the store is back.
+// The package decides nothing about tokens. A replica that cannot reach the database continues with the keys that it
+// has read last, and sees a revocation when the database is reachable again.
 package keys
 
 import (
@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	// pollEvery is how often the store is read. A revocation reaches a replica after this time and one query;
-	// docs/tokens.md#rotation promises 10 s.
+	// pollEvery is how often the keys are read from the database. A revocation takes effect on a replica after at most
+	// this time and the time of one query; docs/tokens.md#rotation promises 10 s.
 	pollEvery = 5 * time.Second
-	// pollTimeout bounds one query.
+	// pollTimeout limits the time of one query.
 	pollTimeout = 3 * time.Second
-	// margin is how much longer than the life of an access token its key verifies.
+	// margin is how long a key still verifies tokens after the last token that it signed has expired.
 	margin = 10 * time.Minute
 )
 
@@ -35,46 +35,46 @@ const (
 type Options struct {
 	DB   *store.DB
 	Root *secret.Root
-	// Clock gets PostgreSQL's time with each poll; nil: no clock.
+	// Clock is set to PostgreSQL's time with each poll; nil: no clock.
 	Clock *clock.Clock
-	// Now replaces Clock's time in tests; nil: Clock's time counts.
+	// Now replaces Clock.Now in tests; nil: Clock.Now is used.
 	Now func() time.Time
-	// Log gets changes and failures; nil: none.
+	// Log receives changes of the keys, and failures; nil: nothing is logged.
 	Log *slog.Logger
 }
 
 // Settings are the settings that an operator may change while the daemon runs. Fields without a tag are computed from
 // other settings.
 type Settings struct {
-	// Given are the keys of AUTH_JWT_KEYS. If there are any, the store's keys are not read.
+	// Given are the keys of AUTH_JWT_KEYS. If there are any, the keys in the database are not used.
 	Given []token.Entry
-	// Algorithm is AUTH_JWT_ALGORITHM: the kind of keys that are made; with HS256, Secret signs.
+	// Algorithm is AUTH_JWT_ALGORITHM, the algorithm of new keys. HS256 means that no key but Secret signs.
 	Algorithm token.Algorithm
-	// Secret is JWT_SECRET as a key, with JWT_KEY_ID if set.
+	// Secret is JWT_SECRET as a key, whose id is JWT_KEY_ID if that is set.
 	Secret *token.Key
 	// Tokens signed with JWT_SECRET are accepted.
 	AcceptSecret bool `env:"AUTH_JWT_ACCEPT_HS256" envDefault:"true" table:"JWT"`
 	// Issuer is JWT_ISSUER.
 	Issuer string
-	// AccessLife is JWT_EXP: the life of what a key has signed.
+	// AccessLife is JWT_EXP: how long an access token is valid.
 	AccessLife time.Duration
 }
 
-// Keeper holds the set in force. Its methods may be called from any goroutine.
+// Keeper holds the set of keys in use. Its methods may be called from any goroutine.
 type Keeper struct {
 	Options
 	live token.Live
 
 	mu       sync.Mutex // guards the fields below; never held during a query
 	settings Settings
-	rows     []store.SigningKey    // as last read
-	opened   map[string]*token.Key // by kid
-	troubled map[string]bool       // kids whose failure was logged
-	inForce  string                // content of the live set
+	rows     []store.SigningKey    // the keys as last read from the database
+	opened   map[string]*token.Key // the decrypted keys by kid
+	troubled map[string]bool       // the kids of keys whose failure was logged
+	inForce  string                // contentOf the keys in live
 	failing  bool                  // the last poll failed
 }
 
-// New returns a Keeper without keys.
+// New returns a Keeper that has no keys until Start.
 func New(o Options, s Settings) *Keeper {
 	if o.Now == nil {
 		o.Now = o.Clock.Now
@@ -83,11 +83,12 @@ func New(o Options, s Settings) *Keeper {
 	return &Keeper{Options: o, settings: s, opened: map[string]*token.Key{}, troubled: map[string]bool{}}
 }
 
-// Live returns the set in force, for signers and verifiers.
+// Live returns the set of keys in use, for code that signs or verifies tokens. The set changes when keys change.
 func (k *Keeper) Live() *token.Live { return &k.live }
 
-// Start reads the keys, makes the first key if there is none and one is needed, and puts the set in force. A stored key
-// that cannot be opened is an error, which names the settings that may be wrong: no new key ever replaces it.
+// Start reads the keys, makes the first key if one is needed and there is none, and puts the set in use. If a stored
+// key cannot be decrypted, Start returns an error that names the settings that may be wrong. It never replaces such a
+// key by a new one.
 func (k *Keeper) Start(ctx context.Context) error {
 	s, _ := k.snapshot()
 	rows, err := k.obtain(ctx, s)
@@ -106,7 +107,8 @@ func (k *Keeper) Start(ctx context.Context) error {
 	return k.reseal(ctx)
 }
 
-// obtain reads the keys that the settings need, and makes the first key if there is none and one is needed.
+// obtain reads the keys that the settings require from the database. It makes the first key if one is required and
+// there is none.
 func (k *Keeper) obtain(ctx context.Context, s Settings) ([]store.SigningKey, error) {
 	if len(s.Given) > 0 {
 		return nil, nil
@@ -132,7 +134,8 @@ func (k *Keeper) obtain(ctx context.Context, s Settings) ([]store.SigningKey, er
 	return rows, nil
 }
 
-// Check is Start for auth check: it makes, writes and logs nothing. A database without keys is not an error.
+// Check makes the same checks as Start, for the command "auth check", but creates, writes and logs nothing. A database
+// without keys is not an error.
 func (k *Keeper) Check(ctx context.Context) error {
 	if err := k.read(ctx); err != nil {
 		return err
@@ -157,8 +160,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Poll reads the keys once and puts a changed set in force. It logs failures; then the keys that were read last stay,
-// and still change their states when their time comes.
+// Poll reads the keys once, and if they have changed, puts the new set in use. A failure is logged, and the keys that
+// were read last stay in use; they still change their states as time passes.
 func (k *Keeper) Poll(ctx context.Context) {
 	query, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -192,7 +195,7 @@ func (k *Keeper) Failing() bool {
 	return k.failing
 }
 
-// Prepared is a set of keys made from other settings, ready to be put in force.
+// Prepared is a set of keys made from changed settings. Apply puts it in use.
 type Prepared struct {
 	keeper   *Keeper
 	settings Settings
@@ -201,8 +204,8 @@ type Prepared struct {
 	content  string
 }
 
-// Prepare makes the set for other settings, without putting it in force. It queries the store only if the settings need
-// the store's keys and the settings in force do not.
+// Prepare makes the set of keys for changed settings, without putting it in use. It queries the database only if the
+// new settings need the keys stored in the database and the present settings do not.
 func (k *Keeper) Prepare(ctx context.Context, s Settings) (*Prepared, error) {
 	old, rows := k.snapshot()
 	if len(s.Given) == 0 && (len(old.Given) > 0 || len(rows) == 0 && s.Algorithm != token.HS256) {
@@ -226,7 +229,7 @@ func (k *Keeper) Prepare(ctx context.Context, s Settings) (*Prepared, error) {
 	return &Prepared{k, s, rows, set, contentOf(entries)}, nil
 }
 
-// Apply puts the prepared set in force. It cannot fail.
+// Apply puts the prepared set in use. It cannot fail.
 func (p *Prepared) Apply() {
 	k := p.keeper
 	k.mu.Lock()
@@ -241,7 +244,7 @@ func (k *Keeper) snapshot() (Settings, []store.SigningKey) {
 	return k.settings, k.rows
 }
 
-// read reads the rows and the time; only the time if the operator gives the keys.
+// read reads the keys and the time from the database, or only the time if AUTH_JWT_KEYS has the keys.
 func (k *Keeper) read(ctx context.Context) error {
 	if s, _ := k.snapshot(); len(s.Given) > 0 {
 		return k.readTime(ctx)
@@ -283,11 +286,11 @@ func (k *Keeper) replaceRows(rows []store.SigningKey) {
 	k.rows = rows
 }
 
-// at returns the time by PostgreSQL's clock, in UTC and whole microseconds.
+// at returns Now in UTC and whole microseconds, the precision of PostgreSQL's timestamps.
 func (k *Keeper) at() time.Time { return k.Now().UTC().Truncate(time.Microsecond) }
 
-// rebuild makes the set from the known rows and settings, and puts it in force if it has changed. If strict, a key that
-// cannot be opened is an error; otherwise it is logged once and left out.
+// rebuild makes the set from the keys read last and the settings, and puts it in use if it differs from the present
+// set. If strict is true, a key that cannot be decrypted is an error; otherwise such a key is logged once and left out.
 func (k *Keeper) rebuild(strict bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -307,7 +310,8 @@ func (k *Keeper) rebuild(strict bool) error {
 	return nil
 }
 
-// entries returns the keys of settings and rows with their states. k.mu is held.
+// entries returns the keys of AUTH_JWT_KEYS if there are any, or else those of rows, with their states. The caller
+// holds k.mu.
 func (k *Keeper) entries(s Settings, rows []store.SigningKey, strict bool) ([]token.Entry, error) {
 	if len(s.Given) > 0 {
 		return s.Given, nil
@@ -321,7 +325,7 @@ func (k *Keeper) entries(s Settings, rows []store.SigningKey, strict bool) ([]to
 		return nil, fmt.Errorf("keys: %w; auth keys rotate makes a new one", err)
 	}
 	if s.Algorithm == token.HS256 {
-		for i := range entries { // they verify what they signed before the switch
+		for i := range entries { // these keys verify the tokens that they signed before the operator switched to HS256
 			if entries[i].State != token.Revoked {
 				entries[i].State = token.Previous
 			}
@@ -330,9 +334,9 @@ func (k *Keeper) entries(s Settings, rows []store.SigningKey, strict bool) ([]to
 	return entries, nil
 }
 
-// contentOf returns a text of the keys and states, by which an unchanged set is recognized.
+// contentOf returns a text made of the keys' ids and states. Two sets with the same text are the same.
 func contentOf(entries []token.Entry) string {
-	content := "keys:" // never empty
+	content := "keys:" // so that the text is not empty, even without keys
 	for _, e := range entries {
 		content += e.Key.ID() + "\x00" + e.State.String() + "\x00"
 	}
@@ -350,7 +354,7 @@ func newSet(s Settings, entries []token.Entry) (*token.Set, error) {
 	return set, nil
 }
 
-// use puts a set in force. k.mu is held.
+// use puts a set in use and logs a change of the signing key. The caller holds k.mu.
 func (k *Keeper) use(set *token.Set, content string) {
 	if old := k.live.Load(); old != nil && old.Signer().ID() != set.Signer().ID() {
 		k.Log.Info("another key signs", "kid", set.Signer().ID(), "algorithm", set.Signer().Algorithm().String())
@@ -359,7 +363,8 @@ func (k *Keeper) use(set *token.Set, content string) {
 	k.live.Store(set)
 }
 
-// open opens the rows, each only once. It does not open revoked keys, whose ids are enough.
+// open decrypts the keys of rows that were not decrypted before. It does not decrypt revoked keys, since only their ids
+// are needed.
 func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, error) {
 	var stored []token.Stored
 	var problems []error
@@ -388,8 +393,8 @@ func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, err
 	return stored, nil
 }
 
-// Age returns how long the current key has been signing, by the last read of the database. It returns false if the
-// operator gives the key, whose age is unknown.
+// Age returns how long the current key has been signing, as of the last read of the database. The result is false if
+// the age is not known, because the key is set in AUTH_JWT_KEYS or JWT_SECRET.
 func (k *Keeper) Age() (time.Duration, bool) {
 	s, rows := k.snapshot()
 	set := k.live.Load()

@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// openRow opens a row's key.
+// openRow decrypts the signing key of a row and checks that its id is the row's.
 func openRow(root *secret.Root, row store.SigningKey) (*token.Key, error) {
 	text, _, err := root.Open(secret.SigningKeys, row.Sealed, []byte(row.KID))
 	if errors.Is(err, secret.ErrOtherRoot) {
@@ -31,7 +31,8 @@ func openRow(root *secret.Root, row store.SigningKey) (*token.Key, error) {
 	return jwk.Key, nil
 }
 
-// generate makes a key that signs from signsAt on, sealed; it is not stored yet.
+// generate makes a key that signs from signsAt on, and returns its row with the private key encrypted. It does not
+// store the row.
 func (k *Keeper) generate(alg token.Algorithm, signsAt time.Time) (row store.SigningKey, err error) {
 	key, err := token.Generate(alg)
 	if err != nil {
@@ -45,7 +46,8 @@ func (k *Keeper) generate(alg token.Algorithm, signsAt time.Time) (row store.Sig
 		Sealed: k.Root.Seal(secret.SigningKeys, text, []byte(key.ID()))}, nil
 }
 
-// reseal seals keys again that a previous root key has sealed, so that the previous root key can be dropped.
+// reseal encrypts again, under the current root key, the keys that were encrypted under a previous root key, so that
+// the operator can remove the previous root key from the settings.
 func (k *Keeper) reseal(ctx context.Context) error {
 	_, rows := k.snapshot()
 	for _, row := range rows {

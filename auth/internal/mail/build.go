@@ -12,21 +12,22 @@ import (
 	"gatehouse/auth/internal/locale"
 )
 
-// Headers are further headers of every mail (SMTP_HEADERS), in the order of their names.
+// Headers are the headers that AUTH_SMTP_HEADERS adds to every mail, sorted by name.
 type Headers []Header
 
-// Header is a header. $messageType in values becomes the mail's kind.
+// Header is one added header. In its values $messageType is replaced by the mail's kind.
 type Header struct {
 	Name   string
 	Values []string
 }
 
-// ours are the headers that the operator cannot set, unlike, for example, Reply-To and List-Unsubscribe.
+// ours are the names of headers that only the daemon writes, so that AUTH_SMTP_HEADERS must not contain them. Other
+// headers, such as Reply-To and List-Unsubscribe, are free.
 var ours = []string{"from", "to", "cc", "bcc", "subject", "date", "message-id", "mime-version", "sender", "return-path",
 	"received", "auto-submitted"}
 
-// ParseHeaders reads SMTP_HEADERS: a JSON object of names and lists of values. On an error the caller warns and
-// continues without them.
+// ParseHeaders parses AUTH_SMTP_HEADERS: a JSON object whose keys are names and whose values are lists of strings.
+// After an error the caller logs a warning and sends mails without these headers.
 func ParseHeaders(text string) (Headers, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -53,14 +54,14 @@ func ParseHeaders(text string) (Headers, error) {
 	return list, nil
 }
 
-// bracketed returns an address in the form of SMTP commands. It quotes a local part that is not a dot-atom, such as
-// a..b, which docs/accounts.md#addresses allows.
+// bracketed returns an address in angle brackets, as SMTP commands need it. It quotes a local part that is not a
+// dot-atom, such as a..b, which docs/accounts.md#addresses allows.
 func bracketed(address string) string { return (&netmail.Address{Address: address}).String() }
 
-// MessageID returns the Message-ID of a mail, without its brackets.
+// MessageID returns the Message-ID header's value for a mail, without the angle brackets.
 func (s *SMTP) MessageID(m Message) string { return m.ID.String() + "@" + s.helo }
 
-// build makes the whole mail: plain text, with HTML as the preferred alternative.
+// build makes the complete message in two alternatives: plain text and, preferred, HTML.
 func (s *SMTP) build(m Message) *gomail.Msg {
 	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	for _, h := range s.o.Headers {

@@ -18,10 +18,11 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// fetchTimeout is how long the load of a template may take.
+// fetchTimeout limits the time that loading a template from its URL may take.
 const fetchTimeout = 10 * time.Second
 
-// fetchLimits are the limits of a load. They are comparable: if they change, templates are loaded again.
+// fetchLimits are the limits for loading a template: its size in bytes, how long a loaded version is fresh, and the
+// pause after a failure. They are comparable: if they change, templates are loaded again.
 type fetchLimits struct {
 	size       int64
 	age, retry time.Duration
@@ -40,20 +41,21 @@ func (l fetchLimits) withDefaults() fetchLimits {
 	return l
 }
 
-// remote is a body under a URL. The last version that could be loaded stays in use for ever.
+// remote is the body of a mail whose template is loaded from a URL. The last version that was loaded successfully stays
+// in use, however old it is, until a newer one is loaded.
 type remote struct {
 	url    string
 	limits fetchLimits
-	used   atomic.Int64 // when a mail last used it, in ns
+	used   atomic.Int64 // when a mail last used it, in Unix nanoseconds
 
 	mu      sync.Mutex
 	good    *body
-	next    time.Time     // no load before
-	loading chan struct{} // closed when the load under way has ended
+	next    time.Time     // good is fresh until then, and is not loaded again before
+	loading chan struct{} // nil, or closed when the load in progress ends
 }
 
-// get returns the body; nil if it could never be loaded. One caller loads it. Other callers get the last good version
-// meanwhile or, without one, wait.
+// get returns the body, or nil if it was never loaded successfully. If the body is no longer fresh, one caller loads
+// it. Meanwhile the other callers get the last good version, or wait if there is none.
 func (b *remote) get(ctx context.Context, r *Renderer) *body {
 	b.mu.Lock()
 	if r.now().Before(b.next) || b.loading != nil && b.good != nil {
@@ -91,7 +93,7 @@ func (b *remote) get(ctx context.Context, r *Renderer) *body {
 	return b.good
 }
 
-// shown returns the URL for logs: without user, password and query, which may contain keys.
+// shown returns the URL for logs, without user, password and query, which may contain keys.
 func (b *remote) shown() string {
 	u, err := url.Parse(b.url)
 	if err != nil {
@@ -100,33 +102,35 @@ func (b *remote) shown() string {
 	return u.Scheme + "://" + u.Host + u.Path
 }
 
-// fetcher loads templates.
+// fetcher loads templates from URLs and files.
 type fetcher struct{ web outbound.Clients }
 
-// newFetcher returns a fetcher that follows redirects to other hosts, since a site may keep its files elsewhere.
+// newFetcher returns a fetcher. It follows redirects to other hosts, since a site may keep its files on another host.
 func newFetcher(w outbound.Watch) *fetcher {
 	return fetcherWith(outbound.Options{Watch: w, Target: "template"})
 }
 
 func fetcherWith(o outbound.Options) *fetcher {
 	o.Timeout, o.OtherHosts = fetchTimeout, true
-	o.MaxBytes = math.MaxInt64 - 1 // load has its own limit, which can change
+	o.MaxBytes = math.MaxInt64 - 1 // load enforces its own limit, a setting that can change
 	return &fetcher{outbound.New(o)}
 }
 
-// filePath returns the path in a file: URL.
+// filePath returns the path of a file: URL. local is true for any file: URL; path is "" if the URL names another
+// machine.
 func filePath(location string) (path string, local bool) {
 	u, err := url.Parse(location)
 	if err != nil || u.Scheme != "file" {
 		return "", false
 	}
 	if u.Host != "" {
-		return "", true // a file of another machine
+		return "", true // the URL names a file of another machine
 	}
 	return u.Path, true
 }
 
-// load makes one GET, or reads a file. It fails unless the status is 200 and the body has at most size bytes.
+// load reads the template of a URL with one GET request, or reads the file of a file: URL. It fails if the status is
+// not 200 or the template has more than size bytes.
 func (f *fetcher) load(ctx context.Context, location string, size int64) (*body, error) {
 	if path, local := filePath(location); local {
 		text, err := readFile(path, size)
@@ -142,7 +146,7 @@ func (f *fetcher) load(ctx context.Context, location string, size int64) (*body,
 	resp, err := f.web.Configured.Do(req)
 	if err != nil {
 		if e, ok := errors.AsType[*url.Error](err); ok {
-			err = e.Err // without the URL, which may contain a key
+			err = e.Err // remove the URL, which may contain a key
 		}
 		return nil, err
 	}
@@ -157,11 +161,11 @@ func (f *fetcher) load(ctx context.Context, location string, size int64) (*body,
 	return parseBody(string(text))
 }
 
-// templateLine is the template and the line at the beginning of an error of package template.
+// templateLine matches the beginning of an error of package template: the template's name and the line.
 var templateLine = regexp.MustCompile(`^template: ([^:]+:[0-9]+):`)
 
-// templateMistake returns an error of a rendering without the rendered values, which must not be logged: the place in
-// the template and, unless it concerns a value, the cause.
+// templateMistake returns the text of an error that occurred when a template was rendered: the template, the line and
+// the cause. It omits the rendered values, which must not be logged.
 func templateMistake(err error) string {
 	if errors.Is(err, locale.ErrTooLong) {
 		return locale.ErrTooLong.Error()
@@ -179,11 +183,11 @@ func templateMistake(err error) string {
 	return "it is no template for HTML"
 }
 
-// refreshEvery is how often Run looks for templates that are no longer fresh.
+// refreshEvery is how often Run checks whether templates are still fresh.
 const refreshEvery = 5 * time.Second
 
-// Run keeps the templates of mails fresh, if Settings.Reloading is set, until ctx ends. Otherwise the first mail after
-// MaxAge loads its template.
+// Run keeps the templates of mails fresh until ctx ends, if Settings.Reloading is set. Otherwise a template that is no
+// longer fresh is loaded when the next mail needs it.
 func (r *Renderer) Run(ctx context.Context) {
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
@@ -197,7 +201,7 @@ func (r *Renderer) Run(ctx context.Context) {
 	}
 }
 
-// refresh loads the templates that are in use and no longer fresh.
+// refresh loads the templates that are no longer fresh and that a mail has used within Settings.MaxIdle.
 func (r *Renderer) refresh(ctx context.Context) {
 	t, now := r.texts.Load(), r.now()
 	for _, b := range t.bodies {
@@ -207,8 +211,8 @@ func (r *Renderer) refresh(ctx context.Context) {
 	}
 }
 
-// Load loads every template, fresh or not, and returns errors of failed loads. It is for `auth check`, and for the
-// start, so that the first mail does not wait.
+// Load loads every template, even if it is fresh, and returns the errors of the loads that failed. It is called by the
+// command "auth check", and when the daemon starts, so that the first mail does not wait for its template.
 func (r *Renderer) Load(ctx context.Context) error {
 	var bad []error
 	t := r.texts.Load()

@@ -14,23 +14,23 @@ import (
 	"gatehouse/auth/internal/locale"
 )
 
-// mostFiles bounds a folder of templates.
+// mostFiles is the greatest number of files in the folder of templates.
 const mostFiles = 500
 
-// Folder is the content of AUTH_MAILER_TEMPLATE_DIR, which is read once and not for each mail.
+// Folder has the contents of the folder AUTH_MAILER_TEMPLATE_DIR, which is read once and not for each mail.
 type Folder struct {
-	// Strings by normalized language tag.
+	// Strings are the operator's translations by normalized language tag.
 	Strings map[string]locale.Strings
-	// Errors are about files that cannot be used; built-in texts replace them.
+	// Errors are about files that cannot be used. The built-in texts are used instead.
 	Errors []error
-	// Warnings are about files without effect.
+	// Warnings are about files that have no effect.
 	Warnings []string
 
 	layout *body
-	bodies map[Kind]map[string]*body // by normalized language tag; "" is the default language's
+	bodies map[Kind]map[string]*body // by normalized language tag; "": a file without a tag
 }
 
-// ReadFolder reads the files of a folder, each of at most size bytes.
+// ReadFolder reads the files of a folder. A file may have at most size bytes.
 func ReadFolder(dir string, size int64) (*Folder, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -49,7 +49,8 @@ func ReadFolder(dir string, size int64) (*Folder, error) {
 	return f, nil
 }
 
-// add reads one file.
+// add reads one file and adds its contents to f. It derives from the file's name what the file is: translations, the
+// layout of mails, or the body of a kind of mail.
 func (f *Folder) add(dir, name string, size int64) {
 	stem, ext := strings.TrimSuffix(name, filepath.Ext(name)), filepath.Ext(name)
 	base, tag, tagged := strings.Cut(stem, ".")
@@ -85,8 +86,8 @@ func (f *Folder) add(dir, name string, size int64) {
 	}
 }
 
-// Check returns further warnings: about bodies that no mail uses, since a setting overrides the kind or the language is
-// not configured.
+// Check returns warnings about bodies that no mail uses, because a setting overrides the kind of mail or because the
+// language is not configured.
 func (f *Folder) Check(s *Settings) (warnings []string) {
 	for _, kind := range Kinds {
 		for tag := range f.bodies[kind] {
@@ -104,7 +105,8 @@ func (f *Folder) Check(s *Settings) (warnings []string) {
 	return warnings
 }
 
-// body returns the body of a kind in a language; nil if the folder has none.
+// body returns the body for a kind of mail in a language, or nil if the folder has none. If the language is the default
+// language, a file without a language tag is used, too.
 func (f *Folder) body(kind Kind, l *locale.Language, isDefault bool) *body {
 	if f == nil {
 		return nil
@@ -116,13 +118,13 @@ func (f *Folder) body(kind Kind, l *locale.Language, isDefault bool) *body {
 	return b
 }
 
-// readFile reads a template of at most size bytes.
+// readFile reads a template from a file. It fails if the file has more than size bytes.
 func readFile(path string, size int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // a pipe would block
+	if !info.Mode().IsRegular() { // opening a pipe would block
 		return nil, errors.New("it is no file")
 	}
 	file, err := os.Open(path)
@@ -133,7 +135,7 @@ func readFile(path string, size int64) ([]byte, error) {
 	return readTemplate(file, size)
 }
 
-// readTemplate reads a template of at most size bytes.
+// readTemplate reads a template. It fails if the template has more than size bytes, is empty or is not UTF-8.
 func readTemplate(from io.Reader, size int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(from, size+1))
 	if err != nil {

@@ -1,7 +1,7 @@
 package mail
 
 import (
-	_ "embed" // the layouts
+	_ "embed" // for the layouts of mails
 	"maps"
 	"math"
 	"strconv"
@@ -19,7 +19,8 @@ var layoutHTML string
 //go:embed layout.txt
 var layoutText string
 
-// The layouts are parsed for the first mail, not at the start: an error in them is our own bug.
+// The built-in layouts are parsed when the first mail needs them, not when the daemon starts. They panic on an error,
+// which can only be a bug in the daemon.
 var (
 	builtInLayout = sync.OnceValue(func() *body {
 		b, err := parseBody(layoutHTML)
@@ -33,23 +34,23 @@ var (
 	})
 )
 
-// The values of AUTH_MAILER_SHOW.
+// The values of the setting AUTH_MAILER_SHOW: whether mails show a link, a code, or both.
 const (
 	ShowLink = "link"
 	ShowBoth = "both"
 	ShowCode = "code"
 )
 
-// Site is the name and look of the product in mails.
+// Site is the name and the look of the operator's site in mails.
 type Site struct {
 	Name, LogoURL string
-	// Color is the color of buttons, #rgb or #rrggbb.
+	// Color is the color of buttons, as #rgb or #rrggbb.
 	Color string
-	// Support is an e-mail address or a URL; "" is none.
+	// Support is an email address or a URL where users get help; "" for none.
 	Support string
 }
 
-// SupportURL returns the URL of a link to Support.
+// SupportURL returns the URL of a link to Support: a mailto: URL if Support is an email address.
 func (s *Site) SupportURL() string {
 	if strings.Contains(s.Support, "://") {
 		return s.Support
@@ -57,7 +58,7 @@ func (s *Site) SupportURL() string {
 	return "mailto:" + s.Support
 }
 
-// stringsKey returns the beginning of the keys of the mail's strings.
+// stringsKey returns the prefix of the keys of the strings that belong to the mail's kind, such as "mails.recovery.".
 func (p *Payload) stringsKey() string {
 	key := "mails." + strings.ToLower(p.Kind.Setting())
 	if p.Kind == EmailChange && p.Vars.SendingTo != p.Vars.NewEmail {
@@ -66,7 +67,8 @@ func (p *Payload) stringsKey() string {
 	return key + "."
 }
 
-// addSite adds the variables that are not in a payload: from the settings, the language and the outbox's row.
+// addSite adds the variables that are not stored in the payload. They come from the site's settings, the language, and
+// the times in the mail's row of the table outbox.
 func (v variables) addSite(site Site, l *locale.Language, p *Payload) {
 	v["SiteName"], v["LogoURL"], v["Color"], v["Support"], v["Locale"] = site.Name, site.LogoURL,
 		unlikeCode(site.Color), site.Support, l.Tag
@@ -77,8 +79,8 @@ func (v variables) addSite(site Site, l *locale.Language, p *Payload) {
 	v["ProviderName"], v["FactorName"] = providerName(p.Vars.Provider, l), factorName(p.Vars.FactorType, l)
 }
 
-// unlikeCode returns the color. If the color has six decimal digits, it returns a nearly equal color with a letter:
-// programs take the first six digits of a mail for its code.
+// unlikeCode returns a color that cannot be mistaken for a code: programs may take the first six digits of a mail for
+// its code. A color of six decimal digits is replaced by a nearly equal color that ends in a letter.
 func unlikeCode(color string) string {
 	if len(color) != len("#rrggbb") || strings.ContainsAny(color, "abcdefABCDEF") {
 		return color
@@ -86,7 +88,7 @@ func unlikeCode(color string) string {
 	return color[:6] + "a"
 }
 
-// providerNames are the names of the built-in providers.
+// providerNames are the names of the built-in identity providers as mails show them.
 var providerNames = map[string]string{
 	"azure": "Microsoft", "github": "GitHub", "gitlab": "GitLab", "linkedin": "LinkedIn", "linkedin_oidc": "LinkedIn",
 	"slack_oidc": "Slack", "workos": "WorkOS", "apple": "Apple", "bitbucket": "Bitbucket", "discord": "Discord",
@@ -111,11 +113,12 @@ func factorName(kind string, l *locale.Language) string {
 	return kind
 }
 
-// sentenceEnd replaces, in values, a blank after a full stop, which does not end a sentence.
+// sentenceEnd temporarily replaces the blank after a full stop inside of a value. So frame can find the end of the
+// first sentence, which is a full stop and a real blank. U+E000 is a private-use character.
 const sentenceEnd = "\uE000"
 
-// tame returns the variables for strings: values without line breaks and without characters that change the direction
-// of the following text.
+// tame returns the variables for use in translated strings. Values have no line breaks and no characters that change
+// the direction of the text after them, and sentenceEnd stands for the blank after a full stop.
 func (v variables) tame() variables {
 	tame := maps.Clone(v)
 	for name, value := range v {
@@ -132,7 +135,7 @@ func (v variables) tame() variables {
 	return tame
 }
 
-// frame returns the rendered sentences of a built-in mail.
+// frame returns the sentences of a built-in mail by the names under which the layouts use them.
 func (d *draft) frame() map[string]string {
 	d.vars["Addressee"] = d.p.To
 	values := d.vars.tame()
@@ -177,7 +180,8 @@ func (d *draft) frame() map[string]string {
 	return f
 }
 
-// builtIn returns both parts of the mail in the built-in frame, or in the operator's.
+// builtIn returns the HTML and the plain text of a mail that has no template of its own. The layout is layout.html of
+// the operator's folder, if there is one that can be rendered, or else the built-in layout.
 func (d *draft) builtIn() (html, text string) {
 	values := maps.Clone(d.vars)
 	frame := d.frame()
@@ -192,11 +196,11 @@ func (d *draft) builtIn() (html, text string) {
 	}
 	if !own || err != nil {
 		if html, err = builtInLayout().render(values); err != nil {
-			// Only a value of 2 MiB can cause this, and addresses have at most 255 bytes.
+			// Only a value of 2 MiB can cause this error, and addresses have at most 255 bytes.
 			d.fault("a built-in body can't be rendered", "error", templateMistake(err))
 		}
 	}
-	if support := d.t.Site.Support; strings.Contains(support, "://") { // programs would link a full stop
+	if support := d.t.Site.Support; strings.Contains(support, "://") { // mail programs would make the full stop part of it
 		frame["Support"] = strings.Replace(frame["Support"], support+".", support, 1)
 	}
 	var out locale.Limited
@@ -206,7 +210,7 @@ func (d *draft) builtIn() (html, text string) {
 	return html, strings.ToValidUTF8(out.String(), "\uFFFD")
 }
 
-// Contrasting returns white or black, whichever has more contrast to a colour (WCAG 2.2, relative luminance).
+// Contrasting returns white or black, whichever has more contrast to the given color (WCAG 2.2, relative luminance).
 func Contrasting(color string) string {
 	digits := strings.TrimPrefix(color, "#")
 	if len(digits) == 3 {

@@ -2,10 +2,10 @@ package mail
 
 import "strings"
 
-// Kind is the kind of a mail. Its text is stored in the database, and replaces $messageType in SMTP_HEADERS.
+// Kind is the kind of a mail. Its text is stored in the database, and replaces $messageType in AUTH_SMTP_HEADERS.
 type Kind string
 
-// The kinds of mails (docs/mail.md#which-mail).
+// The kinds of mails. When each is sent: docs/mail.md#which-mail.
 const (
 	Invite           Kind = "invite"
 	Confirmation     Kind = "confirmation"
@@ -24,17 +24,17 @@ const (
 	PasskeyDeleted   Kind = "passkey_deleted_notification"
 )
 
-// Test is the kind of a mail to test the sending of mails. No flow sends it, and no setting names it.
+// Test is the kind of a mail that tests whether mails can be sent. No user action sends it, and it has no settings.
 const Test Kind = "test"
 
-// Kinds are all kinds of mails that flows send, in the order of docs/mail.md#templates.
+// Kinds are all kinds of mails except Test, in the order of docs/mail.md#templates.
 var Kinds = []Kind{
 	Invite, Confirmation, Recovery, MagicLink, EmailChange, Reauthentication, PasswordChanged, EmailChanged,
 	PhoneChanged, IdentityLinked, IdentityUnlinked, FactorEnrolled, FactorUnenrolled,
 	PasskeyCreated, PasskeyDeleted,
 }
 
-// Setting is the kind's part in the names of settings: AUTH_MAILER_SUBJECTS_<Setting>.
+// Setting returns the part of settings' names that names the kind, as in AUTH_MAILER_SUBJECTS_<Setting>.
 func (k Kind) Setting() string {
 	if k == Reauthentication {
 		return "REAUTHENTICATION"
@@ -42,7 +42,7 @@ func (k Kind) Setting() string {
 	return strings.ToUpper(string(k))
 }
 
-// hasLink reports whether a mail of this kind asks its recipient to follow a link.
+// hasLink reports whether mails of this kind have a link that the recipient is to follow.
 func (k Kind) hasLink() bool {
 	return k == Invite || k == Confirmation || k == Recovery || k == MagicLink || k == EmailChange
 }

@@ -6,24 +6,25 @@ import (
 	"strings"
 )
 
-// Paths are MAILER_URLPATHS_*: each a path, or a whole URL. "" is unset.
+// Paths are the settings AUTH_MAILER_URLPATHS_*, each a path or a whole URL; "" if not set.
 type Paths struct {
 	// Path, or whole URL, of the link in an invitation; unset: /verify below API_EXTERNAL_URL, its path kept.
 	Invite string `env:"AUTH_MAILER_URLPATHS_INVITE"`
-	// The same in a confirmation.
+	// As AUTH_MAILER_URLPATHS_INVITE, in a confirmation.
 	Confirmation string `env:"AUTH_MAILER_URLPATHS_CONFIRMATION"`
-	// The same in recovery mails and sign-in links.
+	// As AUTH_MAILER_URLPATHS_INVITE, in recovery mails and sign-in links.
 	Recovery string `env:"AUTH_MAILER_URLPATHS_RECOVERY"`
-	// The same in mails about a change of address.
+	// As AUTH_MAILER_URLPATHS_INVITE, in mails about a change of address.
 	EmailChange string `env:"AUTH_MAILER_URLPATHS_EMAIL_CHANGE"`
 }
 
-// Links makes the links in mails and for generate_link (docs/mail.md#links). It never changes.
+// Links makes the links that mails contain and that the admin endpoint generate_link returns (docs/mail.md#links). It
+// is immutable.
 type Links struct {
-	paths map[string]*url.URL // by the link's type; nil: unset
+	paths map[string]*url.URL // by the type parameter of the link; nil if not set
 }
 
-// The type parameters of links.
+// The values of the parameter "type" of links.
 const (
 	LinkInvite      = "invite"
 	LinkSignup      = "signup"
@@ -32,7 +33,7 @@ const (
 	LinkEmailChange = "email_change"
 )
 
-// NewLinks parses the paths; the error names the setting of the first malformed path.
+// NewLinks parses the paths. Its error names the setting of the first path that is malformed.
 func NewLinks(p Paths) (*Links, error) {
 	l := &Links{paths: map[string]*url.URL{}}
 	for _, s := range []struct {
@@ -61,14 +62,16 @@ func NewLinks(p Paths) (*Links, error) {
 	return l, nil
 }
 
-// URL returns {external}{path}?token=…&type=…&redirect_to=…, in this order, which clients' tests compare.
+// URL returns {external}{path}?token=…&type=…&redirect_to=…. The order of the parameters is fixed, since tests of
+// client libraries compare whole links.
 //
-// external is API_EXTERNAL_URL or a listed host, which the caller has checked. linkType is one of Link*. If the path is
-// unset, it is external's path and /verify. If it is set, it is resolved as a reference, so that /verify replaces
-// external's path. A query or fragment in either is dropped.
+// external is API_EXTERNAL_URL or an allowed host, which the caller has checked. linkType is one of the constants
+// Link*. If no path is set for the type, /verify is appended to external's path. Otherwise the configured path is
+// resolved as a reference relative to external, so that /verify, for example, replaces external's path. A query or
+// fragment in external or in the path is dropped.
 func (l *Links) URL(external, linkType, tokenHash, redirectTo string) string {
 	u, err := url.Parse(external)
-	if err != nil { // the settings were checked: this text was never a URL, and stays as it is
+	if err != nil { // not reached with checked settings; keep the text as it is
 		u = &url.URL{Opaque: external}
 	}
 	if path := l.paths[linkType]; path != nil {
@@ -82,11 +85,13 @@ func (l *Links) URL(external, linkType, tokenHash, redirectTo string) string {
 	return u.String()
 }
 
-// verbatim are the bytes that need no escape in the link's redirect_to, so that a plain https://app.acme.test/home is
-// not escaped. The semicolon is missing because Go's query parser drops a parameter that contains one.
+// verbatim are the characters that need no escape in the parameter redirect_to, so that a simple target such as
+// https://app.acme.test/home stays readable. The semicolon is not among them, because Go's query parser drops a
+// parameter that contains one.
 const verbatim = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:/?@!$*,()[]"
 
-// escapeTarget escapes the whole target if it contains any byte that is not in verbatim.
+// escapeTarget returns the target as it is if it consists only of characters of verbatim, and otherwise escapes all of
+// it.
 func escapeTarget(target string) string {
 	if strings.Trim(target, verbatim) != "" {
 		return url.QueryEscape(target)

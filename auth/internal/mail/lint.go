@@ -10,25 +10,27 @@ import (
 	"gatehouse/auth/internal/locale"
 )
 
-// mostHTML is the size of HTML above which Lint warns: Gmail clips mails at 102 KiB, and users' values need some room.
+// mostHTML is the size of HTML, in bytes, above which Lint warns. Gmail clips mails at 102 KiB, and the values of users
+// need some of that.
 const mostHTML = 90 << 10
 
-// Doubt is something about a template that is probably wrong.
+// Doubt describes something about a template that is probably wrong. Where is the file or setting.
 type Doubt struct {
 	Where, Text string
-	// Unknown is the name of an unknown variable; Known are the names of all variables.
+	// Unknown is the name of a variable that does not exist; Known are the names of all variables that do. Both are
+	// empty for other doubts.
 	Unknown string
 	Known   []string
 }
 
-// linter collects errors and doubts about templates.
+// linter collects the errors and doubts of Lint.
 type linter struct {
 	broken []error
 	doubts []Doubt
 }
 
-// Lint tests every template in force, after Load, with the data of Sample. It returns errors of unusable templates, and
-// doubts.
+// Lint tests every template in use with the data of Sample. Load must have been called. Lint returns the errors of
+// templates that cannot be used, and doubts about the others.
 func (r *Renderer) Lint(ctx context.Context) (broken []error, doubts []Doubt) {
 	t, l, names := r.texts.Load(), new(linter), VariableNames()
 	for _, kind := range Kinds {
@@ -62,7 +64,7 @@ func (r *Renderer) Lint(ctx context.Context) (broken []error, doubts []Doubt) {
 	return l.broken, l.doubts
 }
 
-// folder tests the folder's files.
+// folder tests the files of the operator's folder of templates.
 func (l *linter) folder(t *texts, names []string) {
 	l.broken = append(l.broken, t.Folder.Errors...)
 	if b := t.Folder.layout; b != nil {
@@ -104,7 +106,7 @@ func (l *linter) unknown(where string, used, known []string) {
 	}
 }
 
-// variables returns the names of the variables that a body uses.
+// variables returns the names of the variables that the template uses, sorted.
 func (b *body) variables() []string {
 	var names []string
 	for _, part := range b.t.Templates() {

@@ -19,46 +19,48 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Message is a mail ready to be sent.
+// Message is a rendered mail, ready to be sent.
 type Message struct {
-	// ID is the id of the outbox row. The Message-ID is made of it, so it is the same at every attempt.
+	// ID is the id of the mail's row in the outbox. The Message-ID header is made of it, so it is the same at every
+	// attempt to send the mail.
 	ID uuid.UUID
-	// At is when the mail was ordered, for the Date header.
+	// At is when the mail was ordered; it becomes the Date header.
 	At                  time.Time
 	Kind                Kind
 	To                  string
 	Subject, HTML, Text string
 	// Locale is the language tag of Subject, HTML and Text.
 	Locale string
-	// Faults describe the operator's texts that could not be used.
+	// Faults describe texts of the operator that could not be used for this mail.
 	Faults []string
-	// Link and Code are the link and digits in the mail, for the dev mailbox; "" if the kind has none.
+	// Link and Code are the link and the code in the mail, or "" if the kind has none. The dev mailbox shows them.
 	Link, Code string
 }
 
-// Sender sends a finished mail. A nil error means that the receiver has accepted the mail, a Refused error that a retry
+// Sender sends a rendered mail. A nil error means that the receiver has accepted the mail, a *Refused that trying again
 // is pointless.
 type Sender interface {
 	Send(ctx context.Context, m Message) error
 }
 
-// Settings are the settings of the operator's texts. All of them may change while the daemon runs. Fields without a tag
-// are computed from other settings.
+// Settings are the settings of the operator's texts. All of them may change while the daemon runs. Fields without an
+// env tag are computed from other settings.
 type Settings struct {
-	// SiteURL is the base of relative template URLs.
+	// SiteURL is AUTH_SITE_URL, to which relative URLs of templates are appended.
 	SiteURL string
 	Site    Site
 	// What built-in mails show: link, both (link and code), or code (alone, for applications with a field for it).
 	Show string `env:"AUTH_MAILER_SHOW" envDefault:"link" oneof:"link both code" table:"Mailer"`
-	// Languages of built-in mails; nil: English.
+	// Languages are the languages of built-in mails; nil: English only.
 	Languages *locale.Catalog
 	// Folder of templates and translations: layout.html, strings.de.json, magic_link.html, magic_link.de.html.
 	Dir string `env:"AUTH_MAILER_TEMPLATE_DIR" table:"Mailer"`
-	// Folder is the content of Dir; nil: none.
+	// Folder has the contents of the folder Dir; nil: none.
 	Folder *Folder
-	// Subjects are templates of subjects; a kind without one has the default subject.
+	// Subjects are the templates of subjects. Kinds that are not in the map have the default subject.
 	Subjects map[Kind]string
-	// Templates are URLs of bodies; a text that does not begin with http is appended to SiteURL.
+	// Templates are the URLs of the templates of bodies. A value that does not begin with http or file: is appended to
+	// SiteURL.
 	Templates map[Kind]string
 	// Most bytes of a template's body.
 	MaxSize int64 `env:"AUTH_MAILER_TEMPLATE_MAX_SIZE" envDefault:"1000000" min:"1" table:"Mailer"` // 0: 1,000,000
@@ -74,7 +76,7 @@ type Settings struct {
 }
 
 // Check returns an error that names the settings whose subjects are not templates or whose template URLs are malformed.
-// The daemon runs nevertheless: defaults replace them.
+// The daemon runs nevertheless, with the default texts instead.
 func (s Settings) Check() error {
 	var bad []error
 	for _, kind := range Kinds {
@@ -98,7 +100,8 @@ func (s Settings) Check() error {
 	return errors.Join(bad...)
 }
 
-// Lint returns warnings about template URLs that look like files of this machine but are appended to the site's URL.
+// Lint returns warnings about values of AUTH_MAILER_TEMPLATES_* that look like files of this machine but count as paths
+// below the site's URL.
 func (s Settings) Lint() (warnings []string) {
 	for _, kind := range Kinds {
 		location := s.Templates[kind]
@@ -117,10 +120,11 @@ func (s Settings) Lint() (warnings []string) {
 	return warnings
 }
 
-// fixed reports whether a setting overrides a kind, which is then not translated.
+// fixed reports whether a setting overrides the subject or the body of a kind. Mails of such a kind are not translated.
 func (s Settings) fixed(kind Kind) bool { return s.Subjects[kind] != "" || s.Templates[kind] != "" }
 
-// absolute returns the URL of a template: a text that does not begin with http is appended to the site's URL.
+// absolute returns the URL of a template. A value that is neither a file: URL nor begins with http is appended to the
+// site's URL.
 func (s Settings) absolute(location string) string {
 	if _, local := filePath(location); local || strings.HasPrefix(location, "http") {
 		return location
@@ -130,15 +134,15 @@ func (s Settings) absolute(location string) string {
 
 // RendererOptions are the dependencies of a Renderer.
 type RendererOptions struct {
-	// Now is the clock for the age of templates; nil: time.Now.
+	// Now is the clock that determines the age of templates; nil: time.Now.
 	Now func() time.Time
-	// Log gets errors in the operator's texts; nil: discarded.
+	// Log receives errors in the operator's texts; nil: they are not logged.
 	Log *slog.Logger
-	// Watch is called for each load of a template; nil: off.
+	// Watch is called for each load of a template from a URL; nil: off.
 	Watch outbound.Watch
 }
 
-// Renderer makes mails from payloads. It may be used by many goroutines.
+// Renderer makes Messages from Payloads. It is safe for concurrent use.
 type Renderer struct {
 	now   func() time.Time
 	log   *slog.Logger
@@ -146,14 +150,15 @@ type Renderer struct {
 	texts atomic.Pointer[texts]
 }
 
-// texts is one version of the settings; each rendering loads the pointer once.
+// texts are the settings of one Apply in parsed form. Each rendering loads the pointer once, so that it uses the same
+// settings throughout.
 type texts struct {
 	Settings
-	subjects map[Kind]*locale.Text // plain text: HTML escaping would turn + and ' into entities
+	subjects map[Kind]*locale.Text // rendered as plain text, since HTML escaping would turn + and ' into entities
 	bodies   map[Kind]*remote
 }
 
-// NewRenderer returns a Renderer with the built-in texts, until Apply.
+// NewRenderer returns a Renderer that uses the built-in texts until Apply is called.
 func NewRenderer(o RendererOptions) *Renderer {
 	r := &Renderer{now: o.Now, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), fetch: newFetcher(o.Watch)}
 	if r.now == nil {
@@ -163,8 +168,8 @@ func NewRenderer(o RendererOptions) *Renderer {
 	return r
 }
 
-// Apply puts settings in force. Templates whose URL has not changed are not loaded again. Texts that Check refuses are
-// logged and replaced by defaults.
+// Apply makes the Renderer use the given settings. Templates whose URL and limits have not changed are not loaded
+// again. Texts that Check refuses are logged, and the default texts are used instead.
 func (r *Renderer) Apply(s Settings) {
 	before := r.texts.Load()
 	loaded := map[string]*remote{}
@@ -202,8 +207,8 @@ func (r *Renderer) Apply(s Settings) {
 	r.texts.Store(next)
 }
 
-// Render makes the mail. Only an unknown kind is an error: if the operator's texts cannot be used, that is logged and
-// built-in texts replace them.
+// Render makes the mail of a payload. The only error is a payload with an unknown kind: if the operator's texts cannot
+// be used, that is logged, and the built-in texts are used instead.
 func (r *Renderer) Render(ctx context.Context, p Payload) (Message, error) {
 	if p.Kind != Test && !slices.Contains(Kinds, p.Kind) {
 		return Message{}, &Refused{Err: fmt.Errorf("mail: no kind %q", p.Kind)}
@@ -224,7 +229,7 @@ func (r *Renderer) Render(ctx context.Context, p Payload) (Message, error) {
 	return m, nil
 }
 
-// Language returns the tag of the language in which a mail would be rendered.
+// Language returns the language tag that Render would choose for a payload.
 func (r *Renderer) Language(p *Payload) string { return r.texts.Load().language(p).Tag }
 
 func (t *texts) language(p *Payload) *locale.Language {
@@ -234,24 +239,24 @@ func (t *texts) language(p *Payload) *locale.Language {
 	return t.Languages.Choose(p.Locales...)
 }
 
-// draft is a mail that is being rendered.
+// draft is a mail while it is rendered.
 type draft struct {
 	r    *Renderer
 	t    *texts
 	p    *Payload
 	lang *locale.Language
 	vars variables
-	// faults describe the operator's texts that could not be used.
+	// faults describe texts of the operator that could not be used.
 	faults []string
 }
 
-// fault logs that one of the operator's texts cannot be used.
+// fault logs that one of the operator's texts cannot be used, and adds this to d.faults. The last of args is the error.
 func (d *draft) fault(message string, args ...any) {
 	d.faults = append(d.faults, fmt.Sprint(message, ": ", args[len(args)-1]))
 	d.r.log.Error(message, append([]any{"kind", d.p.Kind}, args...)...)
 }
 
-// text returns a string in the mail's language.
+// text returns the translated string of a key, in the mail's language, with the values inserted.
 func (d *draft) text(key string, values variables) string {
 	text, err := d.lang.Text(key, values)
 	if err != nil {
@@ -273,7 +278,8 @@ func (d *draft) subjectText() string {
 	return subjectLine(d.text(d.p.stringsKey()+"subject", d.vars))
 }
 
-// ownBody returns the operator's body of the mail's kind, if there is a usable one.
+// ownBody returns the HTML made from the operator's template for the mail's kind. The result is false if there is no
+// template or it cannot be used.
 func (d *draft) ownBody(ctx context.Context) (string, bool) {
 	remote := d.t.bodies[d.p.Kind]
 	if remote == nil {
@@ -282,13 +288,13 @@ func (d *draft) ownBody(ctx context.Context) (string, bool) {
 	remote.used.Store(d.r.now().UnixNano())
 	b := remote.get(ctx, d.r)
 	if b == nil {
-		d.faults = append(d.faults, remote.shown()+" can't be loaded") // the load has logged the cause
+		d.faults = append(d.faults, remote.shown()+" can't be loaded") // the cause is in the log already
 		return "", false
 	}
 	return d.rendered(b, "template", remote.shown())
 }
 
-// rendered renders a body of the operator's; where it came from is for the log.
+// rendered renders a template of the operator. where names the template for the log, as key and value.
 func (d *draft) rendered(b *body, where ...any) (string, bool) {
 	text, err := b.render(d.vars)
 	if err != nil {
@@ -298,7 +304,8 @@ func (d *draft) rendered(b *body, where ...any) (string, bool) {
 	return text, err == nil
 }
 
-// folderBody returns the folder's body of the mail's kind, unless a setting overrides the kind.
+// folderBody returns the HTML made from the template in the operator's folder for the mail's kind. The result is false
+// if the folder has none, or if a setting overrides the kind.
 func (d *draft) folderBody() (string, bool) {
 	b := d.t.Folder.body(d.p.Kind, d.lang, d.lang == d.t.Languages.Default())
 	if b == nil || d.t.fixed(d.p.Kind) {

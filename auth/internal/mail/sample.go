@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// SampleNames are the mails that a preview shows: every kind by the name of its file, EMAIL_CHANGE once for each
-// address.
+// SampleNames returns the names of the mails that a preview shows. A name is that of the kind's file in the folder of
+// templates. EmailChange has two names, since its mails to the present and to the new address differ.
 func SampleNames() []string {
 	var names []string
 	for _, k := range Kinds {
@@ -20,7 +20,8 @@ func SampleNames() []string {
 	return append(names, string(Test))
 }
 
-// Sample returns a mail of SampleNames with invented data. Its link does nothing.
+// Sample returns the payload of the mail with the given name, one of SampleNames, with invented data. Its link does
+// nothing.
 func Sample(name, siteURL, externalURL string, now time.Time) Payload {
 	kind := Test
 	i := slices.IndexFunc(Kinds, func(k Kind) bool {

@@ -20,7 +20,7 @@ import (
 	"gatehouse/auth/internal/locale"
 )
 
-// SMTPSettings are the address of the mail server and the credentials for it.
+// SMTPSettings are the settings of the mail server: its address and the credentials for it.
 type SMTPSettings struct {
 	// Required unless nothing is to be mailed (see above). Address that mails come from.
 	From string `env:"AUTH_SMTP_ADMIN_EMAIL"`
@@ -34,27 +34,30 @@ type SMTPSettings struct {
 	Pass string `env:"AUTH_SMTP_PASS" secret:"true"`
 }
 
-// SMTPOptions are the AUTH_SMTP_* settings.
+// SMTPOptions are the settings AUTH_SMTP_* and what SMTP needs from other settings.
 type SMTPOptions struct {
 	SMTPSettings
-	// Encryption is AUTH_SMTP_TLS; "" is auto.
+	// Encryption is AUTH_SMTP_TLS; "" means Auto.
 	Encryption Encryption
-	SenderName string // shown next to From; "" for none
-	// Hostname is the host of API_EXTERNAL_URL, for EHLO and the right side of the Message-ID.
+	SenderName string // the name shown next to From; "" for none
+	// Hostname is the host of API_EXTERNAL_URL. It is sent with EHLO, and is the part of the Message-ID after the @.
 	Hostname string
 	Headers  Headers
-	// Timeout bounds one whole conversation (0: 40 s). The outbox's lease must be longer.
+	// Timeout limits the time for connecting and sending one mail (0: 40 s). It must be shorter than the lease of
+	// package outbox.
 	Timeout time.Duration
-	// TLS is for tests; nil checks certificates against the system's roots.
+	// TLS replaces the TLS configuration in tests. If it is nil, certificates are verified with the system's root
+	// certificates.
 	TLS *tls.Config
 }
 
-// Encryption is how the connection to the server is protected.
+// Encryption says how the connection to the mail server is encrypted.
 type Encryption string
 
-// The values of Encryption. Opportunistic uses STARTTLS if it is offered; an attacker in the network can hide the offer
-// and read the mail. Required sends nothing without STARTTLS. Implicit uses TLS from the first byte (RFC 8314). Auto is
-// Implicit on port 465, otherwise Opportunistic. All but Cleartext fail if the certificate is not valid.
+// The values of Encryption. Opportunistic uses STARTTLS if the server offers it; an attacker in the network can hide
+// the offer and read the mail. Required sends no mail without STARTTLS. Implicit uses TLS from the first byte (RFC
+// 8314). Auto is Implicit on port 465, otherwise Opportunistic. Cleartext uses no TLS. With all other values a
+// certificate that is not valid is an error.
 const (
 	Auto          Encryption = "auto"
 	Opportunistic Encryption = "opportunistic"
@@ -63,13 +66,13 @@ const (
 	Cleartext     Encryption = "none"
 )
 
-// SMTP sends mails, each over a connection of its own. It never changes.
+// SMTP sends mails, each over a connection of its own. It is immutable.
 type SMTP struct {
-	o    SMTPOptions // Encryption is not Auto here
+	o    SMTPOptions // with Encryption never Auto
 	helo string
 }
 
-// NewSMTP returns a sender. Its error names the settings that are wrong.
+// NewSMTP returns an SMTP. Its error names the settings that are wrong.
 func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	o.Port, o.Timeout = cmp.Or(o.Port, 587), cmp.Or(o.Timeout, 40*time.Second)
 	if o.Encryption == Auto || o.Encryption == "" {
@@ -89,7 +92,7 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	case o.Host == "":
 		bad = append(bad, errors.New("AUTH_SMTP_HOST is missing"))
 	case err != nil && strings.ContainsAny(o.Host, ":/"):
-		// The value may have a password.
+		// The error must not quote the value, which may contain a password.
 		bad = append(bad, errors.New("AUTH_SMTP_HOST is no host; write it alone, and its port as AUTH_SMTP_PORT"))
 	}
 	if !sendable(o.From) {
@@ -101,7 +104,8 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	return &SMTP{o: o, helo: domainOrLiteral(o.Hostname)}, nil
 }
 
-// domainOrLiteral returns the host for EHLO and Message-ID: an IP address is put in brackets (RFC 5321 4.1.3).
+// domainOrLiteral returns the host as EHLO and the Message-ID need it: a domain, or an IP address in brackets (RFC 5321
+// 4.1.3). It returns localhost for any other text.
 func domainOrLiteral(host string) string {
 	ip := net.ParseIP(strings.Trim(host, "[]"))
 	switch {
@@ -115,8 +119,9 @@ func domainOrLiteral(host string) string {
 	return host
 }
 
-// sendable is the last check of an address before it gets into a command: it must not contain characters that could end
-// the line or the brackets. Whether the address is valid was checked when it was given.
+// sendable reports whether an address can be written into an SMTP command: it must not contain characters that could
+// end the line or the angle brackets. This is the last check before the address is sent. Whether the address is valid
+// was checked when the user or the operator entered it.
 func sendable(address string) bool {
 	local, domain, ok := strings.Cut(address, "@")
 	if !ok || local == "" || domain == "" || len(address) > 320 {
@@ -126,13 +131,13 @@ func sendable(address string) bool {
 	return !strings.Contains(domain, "@") && !strings.ContainsFunc(address, breaks)
 }
 
-// Send delivers m to the server. Failures after the server has accepted the mail are not errors.
+// Send sends m to the mail server. A failure after the server has accepted the mail is not an error.
 func (s *SMTP) Send(ctx context.Context, m Message) error {
 	_, err := s.SendAnswered(ctx, m)
 	return err
 }
 
-// SendAnswered is Send that returns the server's answer.
+// SendAnswered does the same as Send, and also returns the server's answer.
 func (s *SMTP) SendAnswered(ctx context.Context, m Message) (answer string, err error) {
 	if !sendable(m.To) {
 		return "", &Refused{Err: errors.New("smtp: the recipient is no address that can be written in a mail")}
@@ -149,7 +154,8 @@ func (s *SMTP) SendAnswered(ctx context.Context, m Message) (answer string, err 
 		if err != nil {
 			return final(err, s.failure("DATA", err, m))
 		}
-		// After an error the connection is closed without the final dot, so the server discards the mail.
+		// After an error the connection is closed before the line with the dot, which ends the text, was sent. So the
+		// server discards the mail.
 		if _, err := msg.WriteTo(w); err != nil {
 			return s.failure("text", err, m)
 		}
@@ -164,7 +170,7 @@ func (s *SMTP) SendAnswered(ctx context.Context, m Message) (answer string, err 
 	return answer, err
 }
 
-// Check connects, signs in and disconnects, for `auth check`.
+// Check connects to the server, signs in and disconnects. It is for the command "auth check".
 func (s *SMTP) Check(ctx context.Context) error {
 	return s.converse(ctx, func(c *smtp.Client) error {
 		if err := c.Noop(); err != nil {
@@ -174,7 +180,7 @@ func (s *SMTP) Check(ctx context.Context) error {
 	})
 }
 
-// converse opens a connection, calls f and closes the connection. ctx and the timeout can end it at any time.
+// converse connects to the server, calls f and disconnects. When ctx ends or the timeout is over, it is aborted.
 func (s *SMTP) converse(ctx context.Context, f func(*smtp.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
@@ -194,7 +200,7 @@ func (s *SMTP) converse(ctx context.Context, f func(*smtp.Client) error) error {
 		}
 		return err
 	}
-	// The mail is delivered. The server's answer to QUIT does not matter, so do not wait long for it.
+	// f has succeeded: a mail is delivered. The server's answer to QUIT does not matter, so do not wait long for it.
 	conn.SetDeadline(time.Now().Add(2 * time.Second))
 	c.Quit()
 	return nil
@@ -205,7 +211,7 @@ func isRefused(err error) bool {
 	return ok
 }
 
-// connect dials.
+// connect opens the connection to the server.
 func (s *SMTP) connect(ctx context.Context) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: 15 * time.Second}
 	address := net.JoinHostPort(s.o.Host, strconv.Itoa(s.o.Port))
@@ -222,13 +228,15 @@ func (s *SMTP) connect(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// greet makes the conversation up to the first mail.
+// greet starts the SMTP session on a connection: it sends EHLO, starts TLS and signs in, as the settings and the server
+// require.
 func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 	c, err := smtp.NewClient(conn, s.o.Host)
 	if err != nil {
 		return nil, s.failure("greeting", err, Message{})
 	}
-	// Our addresses are ASCII. Asking for SMTPUTF8 would make relays without it refuse the mail.
+	// Accounts have only ASCII addresses. A request for SMTPUTF8 would make relays that do not support it refuse the
+	// mail.
 	c.SkipSMTPUTF8(true)
 	if err := c.Hello(s.helo); err != nil {
 		return nil, s.failure("EHLO", err, Message{})
@@ -246,7 +254,7 @@ func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 	if s.o.User == "" {
 		return c, nil
 	}
-	// A server without AUTH does not get the password; it may accept the mail anyway.
+	// A server that does not offer AUTH does not get the password. It may accept the mail nevertheless.
 	offered, mechanisms := c.Extension("AUTH")
 	if !offered {
 		return c, nil
@@ -261,7 +269,8 @@ func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 	return c, nil
 }
 
-// auth chooses a mechanism. The password itself is sent only over TLS, or to this machine.
+// auth chooses the mechanism of the sign-in. Mechanisms that send the password itself are used only with TLS, or if the
+// server is on this machine.
 func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
 	has := func(name string) bool { return slices.Contains(offered, name) }
 	secure := encrypted || s.o.Host == "localhost" || net.ParseIP(s.o.Host).IsLoopback()
@@ -283,8 +292,9 @@ func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
 		locale.OneLine(strings.Join(offered, " ")))
 }
 
-// final returns a Refused if err is a 5xx answer about the recipient or the text. After a 5xx answer about the sender's
-// address or the sign-in, which the operator can mend, the mail waits.
+// final returns a *Refused if err is a 5xx answer of the server. It is called for answers about the recipient or the
+// text. The operator can repair what causes a 5xx answer about the sender's address or the sign-in; so such errors are
+// returned without final, and the mail waits.
 func final(err, wrapped error) error {
 	if e, ok := errors.AsType[*textproto.Error](err); ok && e.Code >= 500 && e.Code <= 599 {
 		return &Refused{Err: wrapped}
@@ -292,11 +302,11 @@ func final(err, wrapped error) error {
 	return wrapped
 }
 
-// links matches URLs, which a server's answer may quote from the mail.
+// links matches URLs. A server's answer may quote them from the mail.
 var links = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://\S+`)
 
-// failure returns an error with the step that failed and the server's answer, in one line. It has no recipient, code or
-// link, since it is stored in the outbox and logged.
+// failure returns an error with the failed step and the server's answer, in one line. Recipient, code and links are
+// removed from the answer, since the error is logged and stored in the outbox.
 func (s *SMTP) failure(step string, err error, m Message) error {
 	e, ok := errors.AsType[*textproto.Error](err)
 	if !ok {
@@ -315,8 +325,8 @@ func (s *SMTP) failure(step string, err error, m Message) error {
 	return fmt.Errorf("smtp: %s: %d %s", step, e.Code, words)
 }
 
-// Refused is the error of a mail that will never be accepted: the recipient does not exist, or the payload is
-// malformed.
+// Refused is the error for a mail or an SMS that will never be accepted, for example because the recipient does not
+// exist or the payload is malformed.
 type Refused struct{ Err error }
 
 func (e *Refused) Error() string { return e.Err.Error() }

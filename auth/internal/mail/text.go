@@ -8,7 +8,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// plainText converts the HTML of a mail to plain text: a line for each block, and the address of each link.
+// plainText converts the HTML of a mail to plain text, with a line for each block and the URL of each link after its
+// text.
 func plainText(document string) string {
 	var p plain
 	tokens := html.NewTokenizer(strings.NewReader(document))
@@ -18,13 +19,13 @@ func plainText(document string) string {
 	return p.finish()
 }
 
-// plain collects the text.
+// plain collects the plain text while plainText reads the HTML.
 type plain struct {
 	lines []string
 	line  strings.Builder
-	skip  string // the element whose contents are left out, until its end
-	href  string // of the open link
-	label string // the open link's text so far
+	skip  string // the element whose contents are left out until its end tag; "" for none
+	href  string // the URL of the open link; "" for none
+	label string // the text of the open link so far
 }
 
 func (p *plain) text(s string) {
@@ -46,7 +47,7 @@ func (p *plain) text(s string) {
 
 func blank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-// add processes a token of the document.
+// add processes the next token of the document.
 func (p *plain) add(t html.Token) {
 	switch {
 	case p.skip != "":
@@ -93,7 +94,7 @@ func (p *plain) end(name string) {
 	}
 }
 
-// endLink writes the address of the open link, unless the link's text is the address.
+// endLink writes the URL of the open link after the link's text, or nothing if the text is the URL. It closes the link.
 func (p *plain) endLink() {
 	href := strings.Join(strings.FieldsFunc(p.href, blank), "")
 	if href != "" && href != strings.TrimSpace(p.label) && !strings.HasPrefix(href, "#") {
@@ -111,7 +112,7 @@ func (p *plain) newLine() {
 	p.line.Reset()
 }
 
-// finish joins the lines, with an empty line between them.
+// finish returns the lines, with an empty line between any two.
 func (p *plain) finish() string {
 	p.endLink()
 	p.newLine()

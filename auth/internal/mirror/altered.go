@@ -23,8 +23,9 @@ from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oi
 join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 where f.nspname = $1 and p.proname like $2 and not t.tgisinternal`
 
-// altered lists the functions and triggers that differ from those that this program makes, and what the writer lacks to
-// run them.
+// altered compares the functions and triggers in the database with those that this version of the program would make,
+// and returns a line for each that differs. It also returns a line if the writer, the role that the functions run as,
+// lacks a right that they need.
 func (r *run) altered(ctx context.Context) (found []string, err error) {
 	type made struct {
 		Name, Owner, Source string
@@ -63,7 +64,7 @@ func (r *run) altered(ctx context.Context) (found []string, err error) {
 	return append(found, triggers...), err
 }
 
-// runners returns the roles that may run the function.
+// runners returns the roles that may execute the function.
 func (f function) runners() []string {
 	if f.grantee == "" {
 		return []string{f.owner}
@@ -91,8 +92,8 @@ func (r *run) alteredTriggers(ctx context.Context) (found []string, err error) {
 
 var word = regexp.MustCompile(`'[^']*'|[\w.]+|<>|=`)
 
-// words returns the words of a trigger's definition without those that the server adds or leaves out when it prints the
-// definition.
+// words splits a trigger's definition into words, for a comparison. It leaves out the words that PostgreSQL adds or
+// omits when it prints a definition.
 func (r *run) words(definition string) []string {
 	definition = strings.ReplaceAll(strings.ToLower(unquoted(definition)), " "+strings.ToLower(r.here)+".", " ")
 	return slices.DeleteFunc(word.FindAllString(definition, -1), func(w string) bool {
@@ -100,12 +101,12 @@ func (r *run) words(definition string) []string {
 	})
 }
 
-// sameSet compares lists without order and repetitions.
+// sameSet reports whether two lists have the same elements, whatever their order and number.
 func sameSet(a, b []string) bool {
 	set := func(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }
 	return slices.Equal(set(a), set(b))
 }
 
-// unquoted removes quotes before a comparison: the server quotes only names that need it, this program quotes all
-// names.
+// unquoted removes the quotes from an SQL text before a comparison: this program quotes all names, PostgreSQL only the
+// names that need it.
 func unquoted(text string) string { return strings.ReplaceAll(text, `"`, "") }

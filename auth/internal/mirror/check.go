@@ -18,7 +18,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// difference is a row that differs between our tables and the former tables.
+// difference describes a row of the former service's tables that does not have the values that the mirror should have
+// written.
 type difference struct {
 	Table   string    `json:"table"`
 	ID      uuid.UUID `json:"id"`
@@ -26,15 +27,15 @@ type difference struct {
 	Columns []string  `json:"columns"` // the columns that differ, or "missing" or "extra" for the whole row
 }
 
-// differences are the differences that a comparison has found.
+// differences are the result of a comparison of all rows.
 type differences struct {
-	rows  []difference // the first ones
+	rows  []difference // the first ones, at most as many as were requested
 	count int
-	users []uuid.UUID // the users to be repaired, in order, without those deleted here
-	gone  []uuid.UUID // the users deleted here, but not there
+	users []uuid.UUID // the users to be repaired, sorted, without those in gone
+	gone  []uuid.UUID // users who were deleted in our tables, but not in the former ones
 }
 
-// shown is how many differences are listed.
+// shown is how many differences are printed.
 const shown = 20
 
 func (d *differences) write(out io.Writer) {
@@ -48,9 +49,10 @@ func (d *differences) write(out io.Writer) {
 
 func byID(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 
-// compare reads both sides in one snapshot. If our tables lack the user of a former row, the takeover has left the user
-// out, unless our audit log says that the user was deleted. It keeps the given number of differences, and ignores users
-// not in of, unless of is nil.
+// compare compares our tables with the former ones, both read in one snapshot. A former user whom our tables lack
+// counts as a difference only if our audit log says that the user was deleted; otherwise the takeover did not copy the
+// user. compare returns the first most differences, but counts all. If of is not nil, it ignores users who are not in
+// of, a sorted list.
 func (r *run) compare(ctx context.Context, most int, of []uuid.UUID) (d differences, err error) {
 	list := func(of []column) string {
 		return each(of, ", ", func(c column) string { return fmt.Sprintf("case when %s then '%s' end", c.differ(), c.name) })
@@ -67,7 +69,7 @@ where n.id is not null and (o.id is null or %[4]s)
 		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
 	for _, t := range r.tables() {
 		of := r.have(t.there, t.columns)
-		// The former rows of a user who is soft-deleted in our tables stay as they are.
+		// If the mirror has soft-deleted a user in the former tables, the user's other rows there stay as they are.
 		sql += fmt.Sprintf(`
 union all
 select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
@@ -93,7 +95,7 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 		}
 		return none, nil
 	}
-	// In a weaker isolation level each statement of the functions would have a snapshot of its own.
+	// At a weaker isolation level each statement inside of the functions would have a snapshot of its own.
 	err = pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) error {
 		_, err := query(ctx, r, add, sql)
 		return err
@@ -103,7 +105,9 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 	return d, err
 }
 
-// Check compares functions, triggers and rows with those that Install makes. ErrDiffers: something differs.
+// Check compares the functions, triggers and rows with those that Install would make, and prints the differences. It
+// returns ErrDiffers if there are any. With try it also makes users and rolls back, to find triggers of the application
+// that fail.
 func Check(ctx context.Context, o Options, try, asJSON bool) error {
 	r, err := openInstalled(ctx, o)
 	if err != nil {
@@ -156,8 +160,8 @@ func Check(ctx context.Context, o Options, try, asJSON bool) error {
 	return err
 }
 
-// catalogue lists what is wrong with functions and triggers, and what may be wrong. It compares them only if the
-// installed mirror has this program's version.
+// catalogue returns what is wrong with the functions and triggers, and what may be wrong. If the installed mirror was
+// made by another version of the program, the functions and triggers differ anyway, and are not compared.
 func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error) {
 	if _, err = r.findWriter(ctx); err != nil {
 		return nil, nil, err
@@ -173,12 +177,13 @@ func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error)
 	return wrong, doubts, err
 }
 
-// scrubDue is how long after the end of a takeover Look begins to remind of scrub: by then the former service is no
-// longer needed.
+// scrubDue is how long after the end of a takeover Look begins to remind of "auth mirror scrub": by then the former
+// service is no longer needed.
 const scrubDue = 30 * 24 * time.Hour
 
-// Look returns what Check finds in the catalogue, which needs no right on the former tables, and a reminder if secrets
-// are left in them. Both lists are empty if no takeover was closed.
+// Look makes the checks of Check that need no right on the former tables: of the functions, triggers and roles. It adds
+// a reminder to doubts if secrets are left in the former tables for long. Both lists are empty if no takeover was
+// completed. installed says whether a mirror is installed.
 func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []string, err error) {
 	var refused strings.Builder
 	o.Log = &refused
@@ -186,7 +191,7 @@ func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []strin
 	switch {
 	case errors.Is(err, ErrRefused) && installed:
 		return []string{strings.TrimPrefix(strings.TrimSpace(refused.String()), "mirror: ")}, nil, nil
-	case errors.Is(err, ErrRefused): // no takeover, or the takeover was from another database
+	case errors.Is(err, ErrRefused): // no takeover was completed, or it was from another database
 		return nil, nil, nil
 	case err != nil:
 		return nil, nil, err
@@ -205,7 +210,8 @@ func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []strin
 	return wrong, doubts, nil
 }
 
-// place returns where the database raised an error, without the values of a row.
+// place returns where the database raised an error, for example a constraint. It omits the values of the row, which
+// must not be logged.
 func place(err error) string {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return store.RaisedAt(pg)

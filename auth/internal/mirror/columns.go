@@ -2,24 +2,29 @@ package mirror
 
 import "strings"
 
-// column is a mirrored column. All generated SQL about columns is made from the lists of columns in this file.
+// column describes a column of the former tables that the mirror writes. All generated SQL about columns is made from
+// the lists of columns in this file. In the SQL, u is our row, n the row as it should be in the former table, and o the
+// row that is there.
 type column struct {
-	name string // there
+	name string // the column's name in the former table
 	typ  string
-	// here is our column, whose changes are mirrored; "": a column of the same name, which does not change.
+	// here is the name of the column of our table from which the value comes; "": it has the same name and never
+	// changes.
 	here string
-	from string // an expression over u, our row; "": the column itself
-	// group is the number of the UPDATE that writes the former column, from 1; 0: only the INSERT writes it.
+	from string // an SQL expression over u that returns the value; "": the column here
+	// group is the number, from 1, of the UPDATE statement that writes the column; 0: only INSERT writes it.
 	group int
-	// differs replaces the comparison of the former row o with the new row n, set replaces n's value.
+	// differs is the condition under which the column must be written; "": o's value is distinct from n's. set is the
+	// expression for the new value; "": n's value.
 	differs, set string
-	// carried: a change by the application is carried over to our tables. Changes of other columns are refused.
+	// carried is true if a change of the column by the application is copied to our table. The application's changes of
+	// other columns are refused.
 	carried bool
-	cast    string // a type in the former schema
+	cast    string // the type of the former schema to which the value is cast; "": no cast
 }
 
-// claimed is the condition for a user who has confirmed nothing yet: the former metadata then includes that of the
-// pending sign-ups.
+// claimed is the condition for a user of ours who has not confirmed any address yet. The former metadata of such a user
+// includes the metadata of pending sign-ups.
 const claimed = `(u.email_confirmed_at is null and u.phone_confirmed_at is null and u.invited_at is null
         and u.deleted_at is null and not u.is_anonymous)`
 
@@ -28,11 +33,12 @@ const zoned = "timestamptz"
 const mergedMetadata = `case when n.claimed and jsonb_typeof(o.raw_user_meta_data) = 'object'
         then o.raw_user_meta_data || n.raw_user_meta_data else n.raw_user_meta_data end`
 
-// kept excludes users who are soft-deleted on both sides: their addresses stay as the former service left them.
+// kept is put before a condition. It excludes users who are soft-deleted in both tables: their former addresses stay as
+// the former service left them.
 const kept = `(n.deleted_at is null or o.deleted_at is null) and `
 
-// userColumns are the columns of the table users. The columns of a group are those that one statement of the former
-// service writes.
+// userColumns are the mirrored columns of the former table users. The columns of one group are those that the former
+// service itself writes with one statement.
 var userColumns = []column{
 	{name: "id", typ: "uuid"},
 	{name: "created_at", typ: zoned, differs: "false"},
@@ -64,22 +70,24 @@ var userColumns = []column{
 	{name: "last_sign_in_at", typ: zoned, here: "last_sign_in_at", group: 11},
 }
 
-// unwritten are columns of the former users, besides tokens, that only the former service writes.
+// unwritten are columns of the former table users, in addition to tokens, that only the former service writes. The
+// application must not write them.
 var unwritten = strings.Fields("encrypted_password email_change_confirm_status is_sso_user")
 
-// tokens are the columns of the former users that hold tokens: the mirror only ever writes empty texts to them.
+// tokens are the columns of the former table users that hold tokens. The mirror only writes empty texts to them.
 var tokens = strings.Fields(`confirmation_token recovery_token email_change_token_new email_change_token_current
 	phone_change_token reauthentication_token`)
 
-// rows is a table whose rows refer to users.
+// rows describes a mirrored table whose rows belong to users. here is our table, there the former one. row is the word
+// for a row in the names of functions.
 type rows struct {
 	here, there, row string
 	columns          []column
-	mirrored         string // the condition, over u, for our rows that are mirrored
-	// pruned is the condition for former rows t that are deleted if our tables lack them. Other rows were left out by
-	// the takeover.
+	mirrored         string // the condition, over our row u, for rows to be mirrored
+	// pruned is the condition, over a former row t, under which the mirror deletes the row if our table lacks it. The
+	// takeover does not copy rows of other kinds, so they are never deleted.
 	pruned string
-	// own are further former columns that the application may not write.
+	// own are further columns of the former table that the application must not write.
 	own []string
 }
 

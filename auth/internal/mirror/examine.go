@@ -11,7 +11,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// examine looks for all reasons to refuse an install, and for warnings. first: no mirror was installed before.
+// examine looks for everything that prevents an install, and returns ErrRefused if it finds anything. It also prints
+// warnings. first is true if no mirror was installed before.
 func (r *run) examine(ctx context.Context, first bool) error {
 	ours, theirs := []string{r.ours("users")}, []string{r.theirs("users")}
 	for _, t := range r.tables() {
@@ -39,7 +40,7 @@ func (r *run) examine(ctx context.Context, first bool) error {
 		return err
 	}
 	r.warn(doubts)
-	if len(r.refusals) == 0 { // otherwise rows may not be readable
+	if len(r.refusals) == 0 { // otherwise it may not be possible to read the rows
 		if err := r.strangers(ctx); err != nil {
 			return err
 		}
@@ -52,7 +53,7 @@ func (r *run) examine(ctx context.Context, first bool) error {
 	return r.told()
 }
 
-// mirrored returns the former tables that the mirror writes.
+// mirrored returns the names of the former tables that the mirror writes.
 func (r *run) mirrored() []string {
 	list := []string{"users"}
 	for _, t := range r.tables() {
@@ -61,8 +62,8 @@ func (r *run) mirrored() []string {
 	return list
 }
 
-// The rights that the writer lacks. The query does not cast names to regclass, which needs USAGE on the schema, a right
-// that may be lacking.
+// selectRights returns the rights that the writer, the role that writes the former tables, lacks. It does not cast
+// names to regclass, since that needs USAGE on the schema, which the role may lack.
 const selectRights = `
 with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3), t as (
     select c.*, c.oid as id, format('%I.%I', n.nspname, c.relname) as name
@@ -80,7 +81,8 @@ union all
 select format('row-level security is forced on %s: alter table %s no force row level security;', t.name, t.name)
 from t where t.relforcerowsecurity`
 
-// The application's foreign keys and triggers that were moved to those of our tables that are mirrored.
+// selectMoved returns the foreign keys and triggers of the application that were changed to refer to our tables. They
+// must refer to the former tables again when there is a mirror.
 const selectMoved = `
 select format('%s of %s refers to %s: alter table %s drop constraint %I, add constraint %I %s;', c.conname, c.conrelid::regclass,
     c.confrelid::regclass, c.conrelid::regclass, c.conname, c.conname,
@@ -103,7 +105,7 @@ from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on
 where n.nspname = $1 and c.relname = any($2) and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef
     and a.attidentity = '' and c.relname || '.' || a.attname <> all($3::text[])`
 
-// columns refuses former columns that need a value which the mirror does not insert.
+// columns refuses an install if a former table has a column that requires a value and that the mirror does not write.
 func (r *run) columns(ctx context.Context) error {
 	given := []string{"users.instance_id", "users.encrypted_password", "users.email_change"}
 	for _, c := range tokens {
@@ -120,14 +122,16 @@ func (r *run) columns(ctx context.Context) error {
 	return err
 }
 
-// The former type of factors may lack a kind of ours.
+// selectKinds returns the kinds of second factors that our tables can have and that the former enum type factor_type
+// lacks.
 const selectKinds = `
 select format('type %I.factor_type lacks %s: alter type %I.factor_type add value ''%s'';', $1::text, kind, $1::text, kind)
 from unnest(array['totp', 'phone']) kind
 where not exists (select from pg_enum e join pg_type t on t.oid = e.enumtypid join pg_namespace n on n.oid = t.typnamespace
     where n.nspname = $1 and t.typname = 'factor_type' and e.enumlabel = kind)`
 
-// What a role may do by itself, by PUBLIC or by another role whose rights it has.
+// selectWarnings returns rights that are wider than needed: of PUBLIC, and of the roles anon and authenticated, whether
+// granted directly or through another role. It also returns whether the writer is a superuser.
 const selectWarnings = `
 with w as (select 'public' as name union all select rolname from pg_roles where rolname in ('anon', 'authenticated'))
 select format('role %s may write %s', replace(w.name, 'public', 'PUBLIC'), c.oid::regclass)
@@ -141,7 +145,7 @@ union all
 select format('role %s, which writes there, is a superuser: the application''s triggers run with its rights', rolname)
 from pg_roles where rolname = $3 and rolsuper`
 
-// warnings lists the roles that could do more than intended.
+// warnings returns the rights and memberships of roles that allow more than intended.
 func (r *run) warnings(ctx context.Context) ([]string, error) {
 	list, err := r.lines(ctx, selectWarnings, r.there.Name, r.mirrored(), r.writer)
 	for _, of := range []struct{ role, why string }{
@@ -164,13 +168,14 @@ func (r *run) warn(list []string) {
 	}
 }
 
-// members returns the direct and indirect members of a role. Superusers need no membership and are not listed.
+// members returns the direct and indirect members of a role, without superusers, who have all rights anyway.
 func (r *run) members(ctx context.Context, role string) ([]string, error) {
 	return r.lines(ctx, `select rolname::text from pg_roles where not rolsuper and rolname <> $1 and
 		pg_has_role(oid, $1::name, 'member') order by 1`, role)
 }
 
-// strangers looks for former users whom our tables lack: such a user cannot stay with the address of a user of ours.
+// strangers looks for former users whom our tables lack. It refuses an install if such a user has the email address or
+// phone number of a user of ours, and otherwise prints a warning.
 func (r *run) strangers(ctx context.Context) error {
 	type strangers struct {
 		Taken bool
@@ -198,7 +203,7 @@ group by taken`, r.theirs("users"), r.ours("users"), r.ours("audit"), store.Acti
 	return err
 }
 
-// gone refuses if carried users were deleted from the former tables since the takeover was closed.
+// gone refuses an install if users whom the takeover copied were deleted from the former tables since then.
 func (r *run) gone(ctx context.Context) error {
 	list, err := r.lines(ctx, fmt.Sprintf(`
 select u.id::text from %s u where u.created_at < $1 and not exists (select from %s o where o.id = u.id) order by 1`,

@@ -17,8 +17,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Install makes the functions and triggers, or replaces them, and repairs the former rows. It may run while the daemon
-// runs.
+// Install makes the functions and triggers of the mirror or replaces them, and repairs the rows of the former tables.
+// It may be called while the daemon runs.
 func Install(ctx context.Context, o Options) error {
 	r, err := open(ctx, o)
 	if err != nil {
@@ -50,7 +50,7 @@ func Install(ctx context.Context, o Options) error {
 	if err := r.examine(ctx, first); err != nil {
 		return err
 	}
-	if same { // nothing to make needs no lock
+	if same { // if nothing has to be made, no table is locked
 		wrong, err := r.altered(ctx)
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ func Install(ctx context.Context, o Options) error {
 	return cmp.Or(err, r.stale(ctx))
 }
 
-// stale lists objects that read former columns or tables which are no longer written.
+// stale prints the application's database objects that read former columns or tables which are no longer written.
 func (r *run) stale(ctx context.Context) error {
 	unwritten := slices.DeleteFunc(slices.Sorted(maps.Keys(r.there.Tables)),
 		func(name string) bool { return slices.Contains(r.mirrored(), name) })
@@ -101,14 +101,14 @@ func (r *run) stale(ctx context.Context) error {
 	return err
 }
 
-// statements returns the statements of an install's transaction.
+// statements returns the statements of the transaction that installs the mirror.
 func (r *run) statements() []string {
 	grant := fmt.Sprintf("on schema %s to %s", ident(r.here), ident(r.writer))
 	list := append([]string{"grant usage, create " + grant}, r.create()...)
 	return append(list, "revoke create "+strings.Replace(grant, " to ", " from ", 1))
 }
 
-// note stores what is installed, and keeps the record of scrub.
+// note records in our table moves what is installed. The record of a scrub is kept.
 func (r *run) note(ctx context.Context) error {
 	n := noted{Version: store.MirrorVersion, Sessions: r.sessions, SignIns: map[bool]string{true: "day", false: "all"}[r.days],
 		Triggers: len(r.triggers())}
@@ -123,8 +123,8 @@ func (r *run) note(ctx context.Context) error {
 		values ($1, 'mirror', $2, 'open', $3, now())`, uuid.New(), r.move.Source, steps)
 }
 
-// newer returns the ids of the former users that transactions from floor on have written, as far as more selects them,
-// and the floor of the next call.
+// newer returns the ids of the rows in the former table users that transactions with ids from floor on have written and
+// that fulfil more, a further condition or "". next is the floor for the next call.
 func (r *run) newer(ctx context.Context, floor int64, more string) (ids []uuid.UUID, next int64, err error) {
 	err = r.conn.QueryRow(ctx, fmt.Sprintf(`
 select coalesce(array_agg(o.id), '{}'), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
@@ -132,10 +132,10 @@ from %s o where age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid)%s`, r.
 	return ids, next, err
 }
 
-// catchUp returns a function that copies to our tables what was written to the former users since the end of the
-// takeover, except for users who have changed in our tables since. It compares all users itself, so that the function,
-// which needs the tables locked, compares only users that are written meanwhile: of the others it reads only the
-// transaction that wrote them.
+// catchUp prepares the copying of changes that the application has made to the former table users since the end of the
+// takeover. The function that it returns copies them to our table, except for users who have changed in our table
+// since. That function must be called with the tables locked; to be quick, it compares only users that were written
+// after catchUp has compared all of them.
 func (r *run) catchUp(ctx context.Context) (func() error, error) {
 	if r.move.Floor == nil {
 		return func() error { return nil }, nil
@@ -163,13 +163,13 @@ from %s o where o.id = any($1) and %s`, r.ours("users"), claimed, r.theirs("user
 // repairBatch is how many users one transaction of the repair locks.
 const repairBatch = 500
 
-// repair corrects the former rows. It writes each user once, and lists the differences that remain.
+// repair corrects the former rows that differ. It writes each user once, and prints the differences that remain.
 func (r *run) repair(ctx context.Context) error {
 	before, err := r.compare(ctx, 0, nil)
 	if err != nil {
 		return err
 	}
-	ids := append(append([]uuid.UUID{}, before.gone...), before.users...) // not nil
+	ids := append(append([]uuid.UUID{}, before.gone...), before.users...) // not nil, which would mean all users
 	slices.SortFunc(ids, byID)
 	began := time.Now()
 	failed := map[uuid.UUID]string{}
@@ -185,7 +185,7 @@ func (r *run) repair(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(r.Out, "%d users put in order in %s\n", len(ids)-len(failed), time.Since(began).Round(time.Millisecond))
-	after, err := r.compare(ctx, shown, ids) // the triggers write users who changed meanwhile
+	after, err := r.compare(ctx, shown, ids) // users who change during the repair are written by the triggers
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// repairAll repairs users in batches. It adds to failed the users who are refused, each with the reason.
+// repairAll repairs the users in batches. It adds a user whom the database refuses to failed, with the reason.
 func (r *run) repairAll(ctx context.Context, ids []uuid.UUID, failed map[uuid.UUID]string) error {
 	repair := "select " + ident(r.here, r.ns+"mirror_repair") + "($1)"
 	for part := range slices.Chunk(ids, repairBatch) {
@@ -211,7 +211,7 @@ func (r *run) repairAll(ctx context.Context, ids []uuid.UUID, failed map[uuid.UU
 		if _, err := r.asWriter(ctx, repair, part); err == nil {
 			continue
 		}
-		for _, id := range part { // one of the users is refused
+		for _, id := range part { // at least one of the users was refused
 			if _, err := r.asWriter(ctx, repair, []uuid.UUID{id}); err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
@@ -223,8 +223,9 @@ func (r *run) repairAll(ctx context.Context, ids []uuid.UUID, failed map[uuid.UU
 	return nil
 }
 
-// asWriter runs a statement in a transaction of its own, as the writer, and repeats it if a concurrent transaction made
-// it fail. The application's deferred triggers run as the writer too, since this connection's role may be a superuser.
+// asWriter executes a statement in a transaction of its own, with the rights of the writer. It tries again, up to three
+// times in all, if a concurrent transaction makes the statement fail. Deferred triggers of the application also run
+// with the writer's rights, since the role of this connection may be a superuser.
 func (r *run) asWriter(ctx context.Context, sql string, args ...any) (n int64, err error) {
 	for range 3 {
 		if n, err = r.onceAsWriter(ctx, sql, args...); !gaveWay(err) {
@@ -249,8 +250,9 @@ func (r *run) onceAsWriter(ctx context.Context, sql string, args ...any) (n int6
 	return n, err
 }
 
-// takeAddresses empties addresses in the former tables that belong to other users in ours by now. The next batches
-// write the right addresses.
+// takeAddresses removes email addresses and phone numbers from the former rows of the given users, if they belong to
+// other users in our tables by now. Otherwise the unique constraints of the former table could fail during the repair,
+// which writes the right addresses.
 func (r *run) takeAddresses(ctx context.Context, ids []uuid.UUID) error {
 	type stale struct {
 		ids            []uuid.UUID
@@ -287,8 +289,9 @@ gone as (
         and not exists (select from images where id = o.id))
 select %[6]s(row(i.*)::%[7]s) from images i join stale using (id)`
 
-// takeIdentities writes the identities of users who were soft-deleted here alone, and those in the former tables whose
-// account at the provider belongs to another identity here.
+// takeIdentities resolves conflicts between identities, so that the repair does not fail. It writes the identities of
+// users who were soft-deleted in our tables only, and replaces former identities if another identity of ours has the
+// same account at the provider.
 func (r *run) takeIdentities(ctx context.Context, ids []uuid.UUID) error {
 	here := func(name string) string { return ident(r.here, r.ns+"mirror_"+name) }
 	_, err := r.asWriter(ctx, fmt.Sprintf(settleIdentities, here("identities"), r.theirs("identities"), r.theirs("users"),
@@ -296,7 +299,7 @@ func (r *run) takeIdentities(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// lines runs a query that returns one text for each row.
+// lines runs a query whose rows have one column of text, and returns these texts.
 func (r *run) lines(ctx context.Context, sql string, args ...any) ([]string, error) {
 	return query(ctx, r, pgx.RowTo[string], sql, args...)
 }

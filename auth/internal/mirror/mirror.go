@@ -1,11 +1,12 @@
-// Package mirror keeps the tables of the replaced service current after a takeover, so that the application's SQL on
-// them goes on unchanged: what auth mirror does.
+// Package mirror implements the command "auth mirror". After a takeover, which has copied the users of a former service
+// to our tables, it keeps the tables of the former service current, so that SQL of the application that uses them still
+// works.
 //
 // Row triggers on our tables write users, identities and verified second factors to the former tables at the end of the
-// transaction that changed them, without hashes, tokens and secrets. Triggers on the former tables carry over to our
-// tables what the application writes, or refuse it. The package makes, compares, repairs and drops these functions and
-// triggers. No code of it runs in a request: only the functions do, in the database server. In names, here means our
-// schema, there the former schema.
+// transaction that has changed them, without hashes, tokens and secrets. Triggers on the former tables copy to our
+// tables what the application writes there, or refuse it. The package makes, compares, repairs and drops these
+// functions and triggers. None of its Go code runs in a request: the functions run in the database server. In names,
+// here means our schema, there the schema of the former service.
 package mirror
 
 import (
@@ -26,52 +27,54 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Options are the options of one run.
+// Options are the options of one run of the command.
 type Options struct {
-	// URL connects as a role that may change both schemas: a superuser, or a member of our role that is also a member
-	// of the former tables' owner, or has all rights on these tables.
+	// URL is the connection string for a role that may change both schemas: a superuser, or a member of the role that
+	// owns our tables. In the second case it must also be a member of the role that owns the former tables, or have all
+	// rights on them.
 	URL string
-	// DB has our tables, with the daemon's role.
+	// DB is the daemon's own connection to our tables.
 	DB         *store.DB
 	Namespace  string
 	AdminRoles []string
-	// Sessions mirrors sessions too. Days writes last_sign_in_at at most once a day. nil: as in the installed mirror;
-	// without one, false.
+	// Sessions says whether sessions are mirrored too, Days whether last_sign_in_at is written at most once a day. nil:
+	// as in the installed mirror, or false if there is none.
 	Sessions, Days *bool
-	// SQL prints the statements and runs none.
+	// SQL prints the statements instead of executing them.
 	SQL bool
-	// Out gets the report, Log refusals and warnings.
+	// Out receives the report, Log refusals and warnings.
 	Out, Log io.Writer
 
-	// Batch, if not nil, runs before each batch of the repair: for tests.
+	// Batch is called before each batch of the repair, in tests; nil: not called.
 	Batch func()
 
-	// dropping needs no former tables.
+	// dropping is set by Drop, for which the former tables need not exist.
 	dropping bool
 }
 
-// ErrRefused: refusals were written to Log. ErrDiffers: the report lists differences.
+// ErrRefused means that the command was refused; the reasons were written to Log. ErrDiffers means that the report
+// lists differences.
 var (
 	ErrRefused = errors.New("mirror refused")
 	ErrDiffers = errors.New("the tables there differ")
 )
 
-// run is one run of the command.
+// run is the state of one run of the command.
 type run struct {
 	Options
 	plan
 	conn     *pgx.Conn
-	move     store.Move // the takeover
+	move     store.Move // the takeover from the former service
 	place    store.Location
-	known    *noted // nil: no mirror
-	dropped  bool   // there was a mirror
-	login    string // this connection's role
-	member   bool   // the role is a member of ours
-	scrubbed string // when scrub ran, with this mirror or an earlier one; "": never
+	known    *noted // what is installed; nil: no mirror
+	dropped  bool   // a mirror was installed and dropped
+	login    string // the role of this connection
+	member   bool   // the role is a member of the role that owns our tables
+	scrubbed string // when scrub ran, for this mirror or an earlier one; "": never
 	refusals []string
 }
 
-// noted is what the table {moves} stores of a mirror.
+// noted is what our table moves records of an installed mirror, as JSON.
 type noted struct {
 	Version  int    `json:"version"`
 	Sessions bool   `json:"sessions"`
@@ -84,7 +87,7 @@ func (r *run) refuse(format string, args ...any) {
 	r.refusals = append(r.refusals, fmt.Sprintf(format, args...))
 }
 
-// told writes the refusals. ErrRefused: there was at least one.
+// told prints the reasons to refuse the command. It returns ErrRefused if there is any.
 func (r *run) told() error {
 	for _, text := range r.refusals {
 		fmt.Fprintln(r.Log, "mirror:", text)
@@ -95,7 +98,8 @@ func (r *run) told() error {
 	return nil
 }
 
-// needMember refuses a role that may not change our functions.
+// needMember refuses the command if this connection's role may not change the functions of the role that owns our
+// tables.
 func (r *run) needMember() error {
 	if !r.member {
 		r.refuse("role %s is no member of role %s: grant %s to %s;", r.login, r.role, ident(r.role), ident(r.login))
@@ -103,7 +107,7 @@ func (r *run) needMember() error {
 	return r.told()
 }
 
-// query reads rows of one shape.
+// query runs a query and converts each of its rows with scan.
 func query[T any](ctx context.Context, r *run, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	rows, err := r.conn.Query(ctx, sql, args...)
 	if err != nil {
@@ -126,13 +130,13 @@ func (r *run) execAll(ctx context.Context, list ...string) error {
 	return nil
 }
 
-// ours returns the quoted name of one of our tables.
+// ours returns the quoted and qualified name of one of our tables.
 func (r *run) ours(name string) string { return ident(r.here, r.ns+name) }
 
-// theirs returns the quoted name of a former table.
+// theirs returns the quoted and qualified name of a table of the former service.
 func (r *run) theirs(name string) string { return ident(r.there.Name, name) }
 
-// open connects, and finds both schemas and what is installed.
+// open connects to the database, and finds both schemas and what is installed.
 func open(ctx context.Context, o Options) (*run, error) {
 	r := &run{Options: o}
 	moves, err := r.DB.Moves(ctx, store.MoveTakeover)
@@ -146,10 +150,10 @@ func open(ctx context.Context, o Options) (*run, error) {
 	r.move = moves[0]
 	config, err := pgx.ParseConfig(o.URL)
 	if err != nil {
-		return nil, err // pgx hides the password
+		return nil, err // the text of pgx's error hides the password
 	}
 	config.RuntimeParams["application_name"] = "auth mirror"
-	// A named statement would stay on a server connection that the next client of a pooler uses.
+	// A prepared statement would stay on the server's connection, which a pooler then gives to another client.
 	config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	if r.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, err
@@ -163,9 +167,9 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace finds our table users and the former one, if both are in this database, and their owners. It tells
-// whether the former table is known: the takeover has read it, or it has the mirror's trigger, since a restored dump has
-// other oids. It needs no right.
+// selectPlace returns the owners of our table users and of the former one, if both are in this database. It also
+// returns whether the former table is the one that the takeover has read: it has the same oid, or, since a restored
+// dump has other oids, it has the mirror's trigger. The query needs no right on the tables.
 const selectPlace = `
 select pg_get_userbyid(h.relowner)::text, current_user::text, pg_has_role(h.relowner, 'member'),
     coalesce(pg_get_userbyid(s.relowner)::text, ''), coalesce(pg_has_role(s.relowner, 'member'), false),
@@ -177,8 +181,8 @@ where m.nspname = $1 and h.relname = $2
     and (select system_identifier::text from pg_control_system()) = $5
     and (select oid::text from pg_database where datname = current_database()) = $6`
 
-// find reads where both schemas are, who owns them, and what is installed. The writer is the owner of the former
-// tables, if this connection may act as the owner, else the connection's own role.
+// find reads where both schemas are, who owns them, and what is installed. The writer, the role that writes the former
+// tables, is their owner if this connection's role is a member of the owner, and otherwise this connection's role.
 func (r *run) find(ctx context.Context) (err error) {
 	if r.place, err = r.DB.Location(ctx); err != nil {
 		return err
@@ -216,7 +220,7 @@ func (r *run) find(ctx context.Context) (err error) {
 	return r.noted(ctx)
 }
 
-// noted reads what is installed, and whether scrub has run.
+// noted reads from our table moves what is installed, and whether scrub has run.
 func (r *run) noted(ctx context.Context) error {
 	list, err := r.DB.Moves(ctx, store.MoveMirror)
 	for _, one := range list {
@@ -231,7 +235,7 @@ func (r *run) noted(ctx context.Context) error {
 	return err
 }
 
-// openInstalled is open, and refuses if no mirror is installed.
+// openInstalled does the same as open, but refuses if no mirror is installed.
 func openInstalled(ctx context.Context, o Options) (*run, error) {
 	r, err := open(ctx, o)
 	if err != nil {
@@ -253,8 +257,9 @@ const selectWriter = `
 select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where n.nspname = $1 and p.proname = any($2) group by 1 order by count(*) desc, 1 limit 1`
 
-// findWriter sets the writer to that of the installed mirror: the owner of most of the functions that write former
-// tables and exist in every version. It returns false and does not change the writer if there are no such functions.
+// findWriter sets r.writer to the writer of the installed mirror: the owner of most of the functions that write former
+// tables and that exist in every version. If there are no such functions, it returns false and does not change
+// r.writer.
 func (r *run) findWriter(ctx context.Context) (bool, error) {
 	list, err := r.lines(ctx, selectWriter, r.here, []string{r.ns + "mirror_set_user", r.ns + "mirror_blank",
 		r.ns + "mirror_drop", r.ns + "mirror_settle"})
@@ -273,41 +278,45 @@ select format('drop type %s cascade', t.oid::regtype) from pg_type t join pg_nam
 where n.nspname = $1 and t.typname like $2 and t.typtype = 'c'
 order by 1`
 
-// unmake returns the statements that drop all functions and types, and with them the triggers.
+// unmake returns the statements that drop all functions and types of the mirror, and with them its triggers.
 func (r *run) unmake(ctx context.Context) ([]string, error) {
 	return r.lines(ctx, selectMade, r.here, r.like())
 }
 
-// like returns a pattern for the names of the mirror's objects.
+// like returns a LIKE pattern that matches the names of all functions, types and triggers of the mirror.
 func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%" }
 
-// replace replaces the functions and triggers by those that the statements make, and runs then, in one transaction. A
-// pending lock holds up every request, and a request that holds one table and waits for another would deadlock with the
-// transaction. So each attempt waits a little longer for its locks than the attempt before; from the server's
-// deadlock_timeout on, the server ends one of the two, and a request that is ended is sent again.
+// replace drops the mirror's functions and triggers, executes the statements in list, which make new ones, and calls
+// then, all in one transaction. The transaction locks our tables. While it waits for a lock, all requests wait behind
+// it, and a request that holds one table and waits for another would deadlock with it. So an attempt waits only a short
+// time for its locks, and the next attempt a little longer. When the time reaches the server's deadlock_timeout, the
+// server resolves deadlocks by ending one of the two transactions; a request that is ended in this way is executed
+// again.
 func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
 	for wait := 5 * time.Millisecond; wait < 1500*time.Millisecond; wait += wait / 3 {
 		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
 		if !gaveWay(err) {
 			break
 		}
-		time.Sleep(20 * time.Millisecond) // lets pending requests through
+		time.Sleep(20 * time.Millisecond) // let the waiting requests through
 	}
 	return err
 }
 
-// gaveWay reports whether a transaction failed because of a concurrent one.
+// gaveWay reports whether a transaction failed because of a concurrent transaction, so that trying again may help.
 func gaveWay(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "55P03" || store.IsContention(err))
 }
 
-// printReplace prints a transaction that locks our tables as replace does, drops the old functions, and runs the list.
+// printReplace prints the transaction that replace would execute: it locks our tables, drops the old functions, and
+// executes the statements in list.
 func (r *run) printReplace(old []string, list ...string) {
 	r.print(slices.Concat([]string{r.lock(len(old) > 0)}, old, list)...)
 }
 
-// print prints a transaction, with the option without which psql goes on after an error and reports success.
+// print prints a transaction for psql. The comment before it names the psql option without which psql continues after
+// an error and reports success.
 func (r *run) print(list ...string) {
 	fmt.Fprintf(r.Out, "-- psql -v ON_ERROR_STOP=1 -f FILE; a failure, such as a lock timeout, changes nothing: "+
 		"run it again\nbegin;\nset local lock_timeout = '3s';\n%s;\ncommit;\n", strings.Join(list, ";\n"))
@@ -319,7 +328,7 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 		err = r.execAll(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds()), r.lock(len(old) > 0))
 	}
 	if err == nil {
-		old, err = r.unmake(ctx) // another run may have been first
+		old, err = r.unmake(ctx) // another run of the command may have replaced them meanwhile
 	}
 	if err == nil {
 		err = r.execAll(ctx, slices.Concat(old, list)...)
@@ -330,9 +339,10 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 	return err
 }
 
-// Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already, since
-// the first output may be lost, or another role has run the statements that o.SQL prints. With o.SQL it never prints
-// the way back: its output is run as it is, and a second run must write nothing there.
+// Drop removes the mirror, and prints the SQL with which the former service can be used again (the way back). If the
+// mirror was removed before, it prints that SQL again, since the first output may be lost, or the statements printed
+// with o.SQL were executed by another role. With o.SQL it does not print that SQL: the output is executed as it is, and
+// must not write to the former tables.
 func Drop(ctx context.Context, o Options) error {
 	o.dropping = true
 	r, err := open(ctx, o)
@@ -344,7 +354,8 @@ func Drop(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	// Statements printed by install -sql make the functions without a record of them.
+	// The statements that install prints with -sql make the functions without recording that. So look for the functions
+	// too.
 	switch left := r.known != nil || len(made) > 0; {
 	case !left && !r.dropped:
 		return r.notInstalled()
@@ -372,14 +383,15 @@ func Drop(ctx context.Context, o Options) error {
 	return nil
 }
 
-// markDropped returns the statement that records the end of the mirror. A role that may lock our tables and drop the
-// functions may run it.
+// markDropped returns the statement that records the removal of the mirror. It needs no more rights than the other
+// statements of the removal.
 func (r *run) markDropped() string {
 	return "update " + r.ours("moves") + " set state = 'closed', closed_at = now() where kind = 'mirror' and state = 'open'"
 }
 
-// lock returns the statement that locks our tables, before the others lock the former tables. Dropping a trigger needs
-// an exclusive lock, which is taken at once: an upgrade of a weaker lock could deadlock with a request.
+// lock returns the statement that locks our tables. They are locked before the other statements lock the former tables.
+// Dropping a trigger needs an exclusive lock. exclusive takes it at once, since upgrading a weaker lock could deadlock
+// with a request.
 func (r *run) lock(exclusive bool) string {
 	text := "lock table " + r.ours("users")
 	for _, name := range []string{"identities", "factors", "sessions", "one_time_tokens"} {
@@ -391,8 +403,9 @@ func (r *run) lock(exclusive bool) string {
 	return text + " in share row exclusive mode"
 }
 
-// wayBack returns the SQL that makes the former service usable again once the mirror is dropped: it copies the hashes
-// that the former service can read, and ends there what has ended in our tables.
+// wayBack returns the SQL that makes the former service usable again after the mirror was dropped. It copies the
+// password hashes that the former service understands, and deletes from the former tables the sessions that have ended
+// in ours and the factors without a secret.
 func (r *run) wayBack() string {
 	blank := "u.id = o.id and u.password_hash ~ '^\\$(2[aby]|argon2i|argon2id|fbscrypt)\\$'"
 	return fmt.Sprintf(`-- way back: run this, then start the service there

@@ -20,24 +20,24 @@ var userFunctions string
 //go:embed rows.sql
 var rowFunctions string
 
-// plan is what the functions and triggers of a mirror depend on.
+// plan has everything that determines the functions and triggers of a mirror.
 type plan struct {
 	there *former.Schema
-	// here is our schema, ns the namespace of our names in it.
+	// here is the name of our schema, ns the prefix of the names of our tables and functions in it.
 	here, ns string
-	// role owns our tables, writer is the role that writes the former tables.
+	// role is the role that owns our tables, writer the role that writes the former tables.
 	role, writer string
 	adminRoles   []string
-	// custom has our names of providers by their former names.
+	// custom maps the former service's names of custom providers to ours.
 	custom         map[string]string
 	sessions, days bool
 }
 
-// function is a function of the mirror.
+// function is an SQL function of the mirror.
 type function struct {
 	name, owner, args, returns, body string
 	config                           []string
-	// grantee is the role that may run the function besides the owner; "": only triggers run it.
+	// grantee is the role that may execute the function, in addition to its owner; "": only triggers execute it.
 	grantee string
 }
 
@@ -45,7 +45,7 @@ func ident(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
 
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// tables returns the mirrored tables that refer to users.
+// tables returns the mirrored tables other than users. Their rows belong to users.
 func (p *plan) tables() []rows {
 	if p.sessions {
 		return []rows{identities, factors, sessions}
@@ -53,7 +53,8 @@ func (p *plan) tables() []rows {
 	return []rows{identities, factors}
 }
 
-// have returns the columns of a list that the former schema has.
+// have returns those columns of list that the former table has, since its columns depend on the former service's
+// version.
 func (p *plan) have(table string, list []column) (have []column) {
 	for _, c := range list {
 		if p.there.Has(table, c.name) {
@@ -68,7 +69,7 @@ func (p *plan) have(table string, list []column) (have []column) {
 
 func day(column string) string { return "(" + column + " at time zone 'UTC')::date" }
 
-// source returns the expression that reads the column from u, our row.
+// source returns the SQL expression for the column's value, over our row u.
 func (c column) source() string { return cmp.Or(c.from, "u."+cmp.Or(c.here, c.name)) }
 
 func (c column) differ() string {
@@ -82,7 +83,7 @@ func (c column) differ() string {
 	return old + " is distinct from n." + c.name
 }
 
-// value returns the expression that the former column is set to.
+// value returns the SQL expression for the new value of the former column.
 func (p *plan) value(c column) string {
 	switch {
 	case c.set != "":
@@ -93,7 +94,7 @@ func (p *plan) value(c column) string {
 	return "n." + c.name
 }
 
-// each joins the texts that f returns for the columns, without empty ones.
+// each calls f for each column and joins the results that are not empty.
 func each(list []column, sep string, f func(column) string) string {
 	var parts []string
 	for _, c := range list {
@@ -106,7 +107,7 @@ func each(list []column, sep string, f func(column) string) string {
 
 func name(c column) string { return c.name }
 
-// image returns the query that reads our rows in the form of the former rows.
+// image returns the query that reads rows of our table in the form of the former table's rows.
 func (p *plan) image(table string, list []column) string {
 	text := "select " + each(list, ", ", column.source) + ", u.{updated} from {H}.{N}" +
 		table + " u"
@@ -123,7 +124,7 @@ func (p *plan) image(table string, list []column) string {
 	return strings.ReplaceAll(text, "{updated}", updated)
 }
 
-// types returns the composite types that have the mirrored columns of the former tables.
+// types returns the definitions of the composite types, by name. Each has the mirrored columns of a former table.
 func (p *plan) types() map[string]string {
 	types := map[string]string{}
 	field := func(c column) string { return c.name + " " + c.typ }
@@ -134,8 +135,8 @@ func (p *plan) types() map[string]string {
 	return types
 }
 
-// groups returns the updates of a former user. Each update fires the application's triggers only for the columns of its
-// group.
+// groups returns the statements that update a row of the former table users. There is one UPDATE for each group of
+// columns, so that it fires only those triggers of the application that are for columns of the group.
 func (p *plan) groups() string {
 	var b strings.Builder
 	list := p.have("users", userColumns)
@@ -156,7 +157,7 @@ func (p *plan) groups() string {
 	return b.String()
 }
 
-// update returns the statement that sets those of the columns that differ in a former row, and no other column.
+// update returns the statement that updates a former row. It sets only those of the given columns that differ.
 func (p *plan) update(table string, of []column) string {
 	if len(of) == 1 {
 		return fmt.Sprintf("update {S}.%s set %s = %s, updated_at = n.updated_at where id = n.id;", table, of[0].name,
@@ -170,13 +171,15 @@ func (p *plan) update(table string, of []column) string {
 		"            || ', updated_at = ($1).updated_at where id = ($1).id' using n;", table, changed)
 }
 
-// refuse returns the statement that refuses a change by the application of a column, if the condition holds.
+// refuse returns the statement that refuses the application's change of a column if the condition holds. hint is shown
+// with the error.
 func refuse(table, column, condition, hint string) string {
 	return fmt.Sprintf("if new.%[2]s is distinct from old.%[2]s and %[3]s then\n        "+
 		"perform {H}.{N}mirror_refuse('%[1]s', '%[2]s is', '%[4]s');\n    end if;\n    ", table, column, condition, hint)
 }
 
-// refusals returns the statements that refuse what the application may not write to the former users.
+// refusals returns the statements that refuse changes by the application of columns of the former table users that it
+// must not write.
 func (p *plan) refusals() string {
 	var b strings.Builder
 	check := func(column, condition string) {
@@ -189,7 +192,7 @@ func (p *plan) refusals() string {
 		case c.carried || c.name == "id":
 		case c.name == "email_change" || c.name == "phone_change":
 			check(c.name, "coalesce(new."+c.name+", '') <> n."+c.name)
-		case c.name == "email" || c.name == "phone": // an address that our user does not have may be removed
+		case c.name == "email" || c.name == "phone": // the application may remove an address that is not ours
 			check(c.name, condition+" and (new."+c.name+" is not null or old."+c.name+" is not distinct from n."+c.name+")")
 		case c.name == "last_sign_in_at" && p.days:
 			check(c.name, day("new."+c.name)+" is distinct from "+day("n."+c.name))
@@ -221,11 +224,12 @@ func (p *plan) rowRefusals(t rows) string {
 const firstApp = `case when n.is_anonymous then '{}' else (select coalesce(jsonb_object_agg(e.key, e.value), '{}')
             from jsonb_each(n.raw_app_meta_data) e where e.key in ('provider', 'providers')) end`
 
-// fill replaces the placeholders of names in a text.
+// fill replaces the placeholders, such as {S} for the former schema's name, in the text of an SQL function.
 func (p *plan) fill(text string) string {
 	list := p.have("users", userColumns)
-	// The updates write what was proven or granted: the confirmations (group 5), and a pending address, a ban, a
-	// deletion, times of mails and sign-ins (groups from 8 on).
+	// A new user is inserted with the columns in first. What was proven or granted is written by updates afterwards:
+	// the confirmations (group 5), and a pending address, a ban, a deletion, and the times of mails and sign-ins
+	// (groups from 8 on).
 	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool { return c.group == 5 || c.group > 7 })
 	blank := slices.DeleteFunc(append([]string{"email_change"}, tokens...),
 		func(c string) bool { return !p.there.Has("users", c) })
@@ -268,7 +272,7 @@ func (p *plan) fill(text string) string {
 		"{user_role_changed}", fmt.Sprint(int(store.ActionUserRoleChanged))).Replace(text)
 }
 
-// functions returns all functions of the mirror, in the order in which they are made.
+// functions returns all functions of the mirror in the order in which they must be made.
 func (p *plan) functions() (list []function) {
 	texts := []string{userFunctions}
 	for _, t := range p.tables() {
@@ -308,10 +312,10 @@ func (p *plan) functions() (list []function) {
 	return list
 }
 
-// trigger is a trigger of the mirror. when is empty for all rows.
+// trigger is a trigger of the mirror. when is the condition under which it fires; "": for every row.
 type trigger struct{ name, table, event, when, function string }
 
-// triggers returns all triggers of the mirror, first those on our tables.
+// triggers returns all triggers of the mirror: first those on our tables, then those on the former tables.
 func (p *plan) triggers() (list []trigger) {
 	here := func(table string) string { return ident(p.here, p.ns+table) }
 	distinct := func(columns []column, more string) string {
@@ -352,7 +356,8 @@ func (p *plan) triggers() (list []trigger) {
 	return list
 }
 
-// create returns the statements that make all types, functions and triggers, in order.
+// create returns the statements that make all types, functions and triggers, in the order in which they must be
+// executed.
 func (p *plan) create() (list []string) {
 	types := p.types()
 	for _, name := range slices.Sorted(maps.Keys(types)) {
@@ -371,8 +376,8 @@ func (p *plan) create() (list []string) {
 		}
 		list = append(list, fmt.Sprintf("create function %s returns %s language plpgsql security definer%s as $mirror$\n%s$mirror$",
 			signature, f.returns, set.String(), f.body),
-			// The owner is changed before the grant, since the rights that the maker has granted would pass to the new
-			// owner.
+			// Change the owner before granting rights, since rights that the present owner has granted would pass to
+			// the new owner.
 			fmt.Sprintf("alter function %s owner to %s", signature, ident(f.owner)),
 			fmt.Sprintf("revoke all on function %s from public", signature))
 		if f.grantee != "" {

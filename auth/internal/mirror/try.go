@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// errUndone ends a transaction that must not change anything.
+// errUndone makes a transaction roll back that must not change anything.
 var errUndone = errors.New("undone")
 
-// tried are the users that -try makes, each with the columns that differ from an ordinary user's.
+// tried are the users that "auth mirror check -try" makes, with the columns and values that distinguish them.
 var tried = []struct{ name, columns, values string }{
 	{"a confirmed user", "email, email_confirmed_at, user_metadata", "$1::text || '@example.invalid', now(), '{\"name\": \"try\"}'"},
 	{"a user who waits for confirmation", "email", "$1::text || '@example.invalid'"},
@@ -21,8 +21,8 @@ var tried = []struct{ name, columns, values string }{
 	{"another anonymous user", "is_anonymous, app_metadata", "true, case when $1::text is null then null else '{}'::jsonb end"},
 }
 
-// try makes users as the daemon does, rolls back, and returns which triggers or constraints of the application fail.
-// All users are made in one transaction, so that a unique constraint on a value that they share fails too.
+// try makes users as the daemon does, rolls back, and returns the errors of the application's triggers and constraints.
+// All users are made in one transaction, so that a unique constraint is violated if two of them get the same value.
 func (r *run) try(ctx context.Context) (found []string) {
 	err := pgx.BeginFunc(ctx, r.conn, func(tx pgx.Tx) error {
 		if err := r.exec(ctx, "set local statement_timeout = '5s'; set local role "+ident(r.role)); err != nil {

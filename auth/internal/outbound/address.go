@@ -2,13 +2,14 @@ package outbound
 
 import "net/netip"
 
-// reserved are the networks inside 0.0.0.0/0 and 2000::/3 that belong to no host on the Internet (IANA's
-// special-purpose registries, RFC 6890), and Azure's host, which only Azure's machines reach.
+// reserved are the networks inside of 0.0.0.0/0 and 2000::/3 whose addresses belong to no host on the Internet, as
+// listed in IANA's special-purpose address registries (RFC 6890). It also has the address of Azure's host machine,
+// which only Azure's virtual machines can reach.
 var reserved = networks(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
 	"198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-	"168.63.129.16/32", // Azure's host: metadata and keys
+	"168.63.129.16/32", // Azure's host machine, which serves metadata and keys
 	"2001::/23",        // protocol assignments; Teredo (2001::/32) leads to any IPv4 address
 	"2001:db8::/32", "3fff::/20",
 )
@@ -38,7 +39,7 @@ func Public(a netip.Addr) bool {
 		case b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe && !Public(last): // ISATAP, RFC 5214
 			return false
 		}
-	} else if !anything.Contains(a) { // the zero Addr
+	} else if !anything.Contains(a) { // a is the zero netip.Addr
 		return false
 	}
 	for _, n := range reserved {

@@ -12,11 +12,12 @@ import (
 	"strings"
 )
 
-// NoRedirect is a client's CheckRedirect for calls with secrets, which must not be sent to another address.
+// NoRedirect is a http.Client's CheckRedirect that follows no redirect. It is for calls with secrets, which must not be
+// sent to another address.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// SendForm makes a call with a form, and reads the whole answer, which should be JSON; header may be nil. The errors
-// contain neither the query nor the path of the URL.
+// SendForm sends a form and returns the status and the whole body of the answer, which should be JSON. header may be
+// nil. The errors contain neither the query nor the path of the URL.
 func (c Clients) SendForm(ctx context.Context, method, address string, form url.Values,
 	header http.Header) (status int, body []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
@@ -39,7 +40,7 @@ func (c Clients) SendForm(ctx context.Context, method, address string, form url.
 	return resp.StatusCode, body, nil
 }
 
-// Quiet returns a failed call's error without the URL, whose path, query or user may contain a key.
+// Quiet returns the error of a failed call without the URL, whose path, query or user may contain a key.
 func Quiet(r *http.Request, err error) error {
 	if call, ok := errors.AsType[*url.Error](err); ok {
 		err = call.Err
@@ -49,7 +50,8 @@ func Quiet(r *http.Request, err error) error {
 
 var noWord = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 
-// Word returns another service's id or error code in a form for a log line.
+// Word makes another service's id or error code safe for a log line: characters other than letters, digits and _.-
+// become ?, and it is truncated to most bytes.
 func Word(s string, most int) string {
 	s = noWord.ReplaceAllString(s, "?")
 	return s[:min(len(s), most)]

@@ -1,22 +1,22 @@
-// Package outbound makes HTTP clients for calls that leave this service: mail templates, identity providers, key
-// sets, hooks, gateways.
+// Package outbound makes HTTP clients for the requests that the daemon sends to other servers: for mail templates,
+// identity providers, their keys, hooks and SMS gateways.
 //
 // There are two kinds of URLs, and a client for each:
 //
-//   - Configured: the operator wrote it into the settings. It may lead anywhere, to loopback and private
-//     addresses too.
-//   - Discovered: an answer that came from a public address named it (a redirect, an endpoint of a discovery
-//     document, a key set). It never leads to a loopback, link-local, private or otherwise reserved
+//   - Configured: the operator has set the URL in the settings. It may lead anywhere, also to loopback and private
+//     addresses.
+//   - Discovered: an answer from a public address contained the URL (a redirect, an endpoint in a discovery
+//     document, the URL of a key set). It must not lead to a loopback, link-local, private or otherwise reserved
 //     address. The address is checked when the connection is made, after name resolution, so that
-//     a name whose address changes between two look-ups (DNS rebinding) is no way around the check.
+//     a name whose address changes between two look-ups (DNS rebinding) does not get around the check.
 //
-// A URL in an answer from an address that is not public counts as configured, since a provider inside the operator's
-// network may name the URL of its keys. DiscoveredIn chooses the client.
+// A URL in an answer from an address that is not public counts as configured, since an identity provider inside the
+// operator's network may give the URL of its keys. DiscoveredIn chooses the client.
 //
-// Both kinds have a time limit for the whole call with its body, a cap on the body as it is read (unpacked), and follow
-// redirects only within a host, never from https to http. They use the proxy of HTTP_PROXY, HTTPS_PROXY and NO_PROXY. A
-// proxy resolves names itself: with a proxy only literal addresses and localhost are checked here, and a URL from a
-// host behind a proxy counts as named by a public address.
+// Both clients limit the time of the whole call, including the body, and the size of the body after decompression. They
+// follow redirects only within a host and never from https to http. They use the proxy of HTTP_PROXY, HTTPS_PROXY and
+// NO_PROXY. A proxy resolves names itself. So with a proxy, only addresses in URLs and the name localhost are checked
+// here, and an answer through the proxy counts as coming from a public address.
 package outbound
 
 import (
@@ -37,37 +37,39 @@ import (
 )
 
 var (
-	// ErrNotPublic: an answer from a public address leads to an address that isn't.
+	// ErrNotPublic means that an answer from a public address leads to an address that is not public.
 	ErrNotPublic = errors.New("a public address leads to one that is not")
-	// ErrRedirect: a redirect to another host, from https to http, or the sixth in a row.
+	// ErrRedirect means a redirect to another host, from https to http, or the sixth in a row.
 	ErrRedirect = errors.New("a redirect that is not followed")
-	// ErrTooLarge comes from RoundTrip when the length is announced, else from reading the body.
+	// ErrTooLarge means that the body exceeds Options.MaxBytes. The call returns it if the response announces its
+	// length; otherwise reading the body returns it.
 	ErrTooLarge = errors.New("the answer is too large")
 )
 
-// Options are the limits of clients; the zero value has sensible limits.
+// Options are the limits of the clients. The zero value has sensible limits.
 type Options struct {
 	Timeout    time.Duration // for a whole call, including the body; 0: 10 s
-	MaxBytes   int64         // of a body, unpacked; 0: 1 MiB
+	MaxBytes   int64         // of a body after decompression; 0: 1 MiB
 	MaxIdle    time.Duration // the idle time after which a connection is closed; 0: 30 s
-	OtherHosts bool          // redirects may lead to other hosts, from public hosts to public ones only
-	// Public replaces the function Public in tests, where every address is loopback.
+	OtherHosts bool          // redirects may lead to another host, but not from a public host to one that is not
+	// Public replaces the function Public in tests, in which every address is a loopback address.
 	Public func(netip.Addr) bool
-	// Watch is called for each call, nil: off; Target names the receiver, unless Clients.WithTarget says more.
+	// Watch is called for each call; nil: off. Target is the receiver's name for Watch, unless WithTarget sets another
+	// one.
 	Watch  Watch
 	Target string
-	// Inject adds trace headers to a call; nil: none. It is for receivers that may know of our traces.
+	// Inject adds trace headers to a call; nil: none. Set it only for receivers that may see the daemon's trace ids.
 	Inject func(context.Context, http.Header)
 }
 
-// Clients has a client for each kind of URL. They keep connections and should live long.
+// Clients has a client for each kind of URL. The clients keep connections open and should be long-lived.
 type Clients struct {
 	Configured, Discovered *http.Client
 
 	watched bool
 }
 
-// New returns both clients.
+// New returns a client for each kind of URL.
 func New(o Options) Clients {
 	if o.Timeout <= 0 {
 		o.Timeout = 10 * time.Second
@@ -96,8 +98,8 @@ func newClients(o Options, proxy func(*http.Request) (*url.URL, error)) Clients 
 // CloseIdle closes idle connections.
 func (c Clients) CloseIdle() { c.Configured.CloseIdleConnections() }
 
-// FromPublic reports whether an answer of one of the clients, or a redirect that led to it, came from a public address.
-// A caller that stores a URL from an answer must store this too. An answer of any other client counts as public.
+// FromPublic reports whether resp, or a redirect that led to it, came from a public address. A caller that stores a URL
+// from an answer must store this too. A response of an http.Client that is not of Clients counts as public.
 func FromPublic(resp *http.Response) bool {
 	for ; resp != nil; resp = resp.Request.Response {
 		if resp.Request == nil {
@@ -110,8 +112,8 @@ func FromPublic(resp *http.Response) bool {
 	return false
 }
 
-// gate is shared by the clients for configured and for discovered URLs. Their connections are separate: a connection
-// opened for a configured URL never serves a discovered URL, whose address must be checked.
+// gate sends the requests of both clients. The clients' connections are separate: a connection that was opened for a
+// configured URL is never used for a discovered URL, whose address must be checked.
 type gate struct {
 	options       Options
 	proxy         func(*http.Request) (*url.URL, error)
@@ -121,7 +123,8 @@ type gate struct {
 type configured struct{ *gate }
 type discovered struct{ *gate }
 
-// RoundTrip treats a redirect as configured until a public address has answered.
+// RoundTrip sends a request for a configured URL, or for a redirect from one. After a public address has answered, a
+// redirect is treated as discovered.
 func (g configured) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.roundTrip(r, r.Response != nil && FromPublic(r.Response))
 }
@@ -135,7 +138,7 @@ func (g *gate) roundTrip(r *http.Request, isDiscovered bool) (*http.Response, er
 	return g.send(r, isDiscovered)
 }
 
-// peer says whether a public host has answered; it is in the request's context.
+// peer says whether the request was sent to a public address. It is stored in the request's context.
 type peer struct{ public atomic.Bool }
 
 type peerKey struct{}
@@ -182,7 +185,7 @@ func (g *gate) CloseIdleConnections() {
 	g.guarded.CloseIdleConnections()
 }
 
-// control checks the address of a connection before it is made.
+// control returns an error if a connection would lead to an address that is not public. It is a net.Dialer's Control.
 func (g *gate) control(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -194,14 +197,16 @@ func (g *gate) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// localName reports whether a host, which a proxy would resolve, is localhost or an address that is not public.
+// localName reports whether a host is localhost or an address that is not public. It is for a host that a proxy will
+// resolve.
 func (g *gate) localName(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if a, err := netip.ParseAddr(host); err == nil {
 		return !g.options.Public(a)
 	}
 	label := host[strings.LastIndexByte(host, '.')+1:]
-	// Other spellings of an IPv4 address, "0x7f.1", end in a number; names don't (WHATWG URL, host parser).
+	// An IPv4 address may also be spelled otherwise, as in "0x7f.1". Such a spelling ends in a number; a name does not
+	// (WHATWG URL, host parser).
 	return label == "localhost" || label != "" && label[0] >= '0' && label[0] <= '9'
 }
 
@@ -218,7 +223,8 @@ func (o Options) checkRedirect(to *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// sameHost reports whether two URLs have the same host. http and https may differ, each with its default port.
+// sameHost reports whether two URLs have the same host and port. A step from http to https is allowed if both have the
+// default port.
 func sameHost(a, b *url.URL) bool {
 	port := func(u *url.URL) string {
 		if p := u.Port(); p != "" {
@@ -244,7 +250,7 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// cappedBody is a body that fails, instead of ending, at the limit.
+// cappedBody is a response body whose Read returns ErrTooLarge when it exceeds max bytes.
 type cappedBody struct {
 	io.ReadCloser
 	left, max int64

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// Call is one request and its answer. Each attempt and each redirect is a call.
+// Call describes one request for Watch. Each attempt and each redirect is a call of its own.
 type Call struct {
-	// Target names the receiver: "hook send-email", "sms twilio", "provider github". The settings bound the number of
-	// targets.
+	// Target names the receiver: "hook send-email", "sms twilio", "provider github". It takes only as many values as
+	// the settings have receivers.
 	Target string
 	// Method is the HTTP method; "" for a call that is not HTTP.
 	Method string
@@ -18,13 +18,14 @@ type Call struct {
 	Host string
 }
 
-// Watch is called at the beginning of each call. The function that it returns is called once, when the answer was read
-// or dropped; status is the HTTP status, 0 without an answer or for another protocol. A nil Watch costs nothing.
+// Watch is called at the beginning of each call. The function that it returns is called once, when the answer's body
+// was closed or the call failed. status is the HTTP status; it is 0 without an answer and for a call that is not HTTP.
+// A nil Watch costs nothing.
 type Watch func(ctx context.Context, c Call) (context.Context, func(status int, err error))
 
 type targetKey struct{}
 
-// WithTarget names the receiver of calls made with the context, instead of Options.Target.
+// WithTarget returns a context for calls to the named receiver. The name replaces Options.Target.
 func (c Clients) WithTarget(ctx context.Context, to string) context.Context {
 	if !c.watched {
 		return ctx
@@ -32,7 +33,7 @@ func (c Clients) WithTarget(ctx context.Context, to string) context.Context {
 	return context.WithValue(ctx, targetKey{}, to)
 }
 
-// watch makes a call and watches it until its body is closed.
+// watch sends a request and reports to Options.Watch its beginning and its end, which is when the body is closed.
 func (g *gate) watch(r *http.Request, isDiscovered bool) (*http.Response, error) {
 	c := Call{Target: g.options.Target, Method: r.Method, Host: r.URL.Host}
 	if to, ok := r.Context().Value(targetKey{}).(string); ok {
@@ -41,7 +42,7 @@ func (g *gate) watch(r *http.Request, isDiscovered bool) (*http.Response, error)
 	ctx, done := g.options.Watch(r.Context(), c)
 	r = r.WithContext(ctx)
 	if g.options.Inject != nil {
-		r.Header = r.Header.Clone() // the copy of the request shares the header
+		r.Header = r.Header.Clone() // r and the caller's request share the header
 		g.options.Inject(ctx, r.Header)
 	}
 	resp, err := g.send(r, isDiscovered)
@@ -55,7 +56,7 @@ func (g *gate) watch(r *http.Request, isDiscovered bool) (*http.Response, error)
 	return resp, nil
 }
 
-// watchedBody is a body that reports when it was read or closed.
+// watchedBody is a response body that calls end when it is closed.
 type watchedBody struct {
 	io.ReadCloser
 	failed error

@@ -11,24 +11,25 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// channel sends one channel's messages.
+// channel sends the messages of one channel, for example email. At most Options.Parallel messages are being sent at a
+// time; each takes up one place.
 type channel struct {
 	o      *Options
 	name   string
 	sender Sender
 	wake   chan struct{}
-	// freed has a value after a place was freed.
+	// freed has a value after a message has given up its place.
 	freed chan struct{}
 
 	sent, tried, failed atomic.Uint64 // see Stats
 
 	mu      sync.Mutex
-	running int // places in use
-	// held are the messages that are being sent, or were sent but not recorded: if the database was unreachable for
-	// longer than a lease, this process may claim them again. A message whose failure is being recorded is not held,
-	// since any process may claim it from then on.
+	running int // places that are taken
+	// held has the ids of messages that are being sent, or were sent without the database recording it. If the database
+	// was unreachable for longer than a lease, this process may claim such a message again, and must not send it twice.
+	// A message whose failure is being recorded is not in held, since any process may claim it from then on.
 	held map[uuid.UUID]bool
-	away bool // the last claim failed
+	away bool // the last attempt to claim messages failed
 	wg   sync.WaitGroup
 }
 
@@ -40,7 +41,7 @@ func (c *channel) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var freed chan struct{}
 		if c.claim(ctx, sending) {
-			freed = c.freed // there may be more messages than there were places
+			freed = c.freed // claim may have left messages because there were not enough places
 		}
 		select {
 		case <-ctx.Done():
@@ -53,8 +54,8 @@ func (c *channel) run(ctx context.Context) {
 	c.wg.Wait()
 }
 
-// claim takes as many messages as there are places and begins to send them. It returns true if there may be more
-// messages. No claimed message waits: its lease begins with the attempt.
+// claim claims as many messages as there are free places, and begins to send them at once, since the lease of a message
+// begins with the claim. more is true if there may be more messages.
 func (c *channel) claim(ctx, sending context.Context) (more bool) {
 	c.mu.Lock()
 	free := c.o.Parallel - c.running
@@ -91,7 +92,7 @@ func (c *channel) claim(ctx, sending context.Context) (more bool) {
 	return len(list) == free
 }
 
-// hold takes a place for a message. It returns false if the message is already held.
+// hold takes a place for a message. It returns false, and takes none, if the message is already held.
 func (c *channel) hold(id uuid.UUID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,8 +110,8 @@ func (c *channel) letGo(id uuid.UUID) {
 	delete(c.held, id)
 }
 
-// note writes the outcome of a message to the database, with a context of its own, so that it also works after sending
-// was aborted.
+// note writes the outcome of a message to the database by calling write. The context of write has a timeout of its own
+// and outlives ctx, so that the outcome is written even if sending was aborted.
 func (c *channel) note(ctx context.Context, m store.Message, write func(context.Context) error) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()

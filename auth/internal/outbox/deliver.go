@@ -17,8 +17,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// deliver makes one attempt and records its outcome. The log gets the message's id and kind, never the recipient or the
-// contents.
+// deliver makes one attempt to send a message, and records its outcome. The log gets the message's id and kind, never
+// the recipient or the contents.
 func (c *channel) deliver(sending context.Context, m store.Message) {
 	if m.Attempts > 1 && c.drop(sending, m) {
 		c.letGo(m.ID)
@@ -36,7 +36,7 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 	_, refused := errors.AsType[*mail.Refused](err)
 	switch {
 	case sending.Err() != nil && !refused:
-		// The stop of the daemon aborted the attempt, so it does not count.
+		// The daemon's shutdown aborted the attempt, so the attempt does not count.
 		c.note(sending, m, func(ctx context.Context) error {
 			return c.o.DB.ReleaseMessages(ctx, []uuid.UUID{m.ID}, now)
 		})
@@ -51,7 +51,7 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 	}
 }
 
-// fail ends the attempts for a message.
+// fail records that a message has failed for good.
 func (c *channel) fail(sending context.Context, m store.Message, now time.Time, why error) {
 	c.failed.Add(1)
 	c.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind", m.Kind,
@@ -59,8 +59,8 @@ func (c *channel) fail(sending context.Context, m store.Message, now time.Time, 
 	c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FailMessage(ctx, m.ID, now, words(why)) })
 }
 
-// drop expires a message whose token is no longer valid, for example because the receiver got the message before a
-// process died, and the link was used. If the database does not answer, the message is sent.
+// drop expires a message whose token is no longer valid. For example, the receiver got the message before a process
+// died, and has used the link since. If the database does not answer, drop returns false, and the message is sent.
 func (c *channel) drop(sending context.Context, m store.Message) (dropped bool) {
 	c.note(sending, m, func(ctx context.Context) (err error) {
 		dropped, err = c.o.DB.DropUnwanted(ctx, m.ID, c.o.now())
@@ -69,10 +69,10 @@ func (c *channel) drop(sending context.Context, m store.Message) (dropped bool) 
 	return dropped
 }
 
-// attempt opens the payload and passes it to the sender.
+// attempt decrypts the message's payload and passes it to the sender.
 func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
 	defer func() {
-		// A message with which a sender panics must not end the daemon at each attempt.
+		// If a message made the sender panic and the panic was not recovered, each attempt would end the daemon.
 		if p := recover(); p != nil {
 			c.o.Log.Error("outbox: a sender panicked", "message", m.ID, "kind", m.Kind, "stack", string(debug.Stack()))
 			err = errors.New("a fault in the service; see its log")
@@ -80,7 +80,7 @@ func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
 	}()
 	plain, _, err := c.o.Root.Open(secret.Outbox, m.Payload, m.ID[:])
 	if errors.Is(err, secret.ErrOtherRoot) {
-		return fmt.Errorf("%w (AUTH_SECRET_KEYS_PREVIOUS)", err) // can be repaired while the message waits
+		return fmt.Errorf("%w (AUTH_SECRET_KEYS_PREVIOUS)", err) // not final: the operator can add the root key
 	}
 	if err != nil {
 		return &mail.Refused{Err: err}
@@ -91,8 +91,8 @@ func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
 		Payload: plain})
 }
 
-// finish records that the receiver has the message, and retries until the database answers: otherwise the message would
-// be sent again after the lease. If the process has to end before, the message is sent again.
+// finish records that the message was delivered. It tries until the database answers, since otherwise the message would
+// be sent again when its lease ends. If the process has to exit before, the message is sent again.
 func (c *channel) finish(sending context.Context, m store.Message) {
 	for {
 		err := c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FinishMessage(ctx, m.ID, c.o.now()) })
@@ -109,8 +109,8 @@ func (c *channel) finish(sending context.Context, m store.Message) {
 	}
 }
 
-// pause grows from 5 s to 10 min, with a small random part, so that messages that failed together are not all tried
-// again together.
+// pause returns the time until the next attempt. It doubles from 5 s to 10 min with the attempts. A random part of up
+// to a tenth is added, so that messages that failed together are not all tried again together.
 func pause(attempts int) time.Duration {
 	d := longPause
 	if attempts < 8 {
@@ -119,13 +119,13 @@ func pause(attempts int) time.Duration {
 	return d + rand.N(d/10)
 }
 
-// words returns an error's text for the operator: one line of limited length.
+// words returns an error's text in the form that is stored for the operator: one line of at most 300 characters.
 func words(err error) string {
 	return locale.Short(locale.OneLine(strings.ToValidUTF8(err.Error(), "?")), 300)
 }
 
-// SendNow makes the only attempt at a message, while the caller waits for the outcome. A failure is final. A message
-// that does not exist, or was already sent, is not an error.
+// SendNow makes a single attempt to send a message, while the caller waits for the outcome. A failure is final. It is
+// not an error if the message does not exist or was already sent.
 func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
 	m, err := o.o.DB.ClaimMessage(ctx, message, o.o.now().Add(lease))
 	if errors.Is(err, store.ErrNotFound) {

@@ -1,9 +1,9 @@
 // Package outbox delivers the mails and SMS that wait in the database: it claims them with leases, sends them
 // concurrently, retries with growing pauses, and records messages that have failed for good.
 //
-// It does not know what a message means or why it is sent. Delivery is at least once. A message is sent twice only if,
-// between its acceptance by the receiver and the record of that, the process or the database dies, or if the clocks of
-// replicas differ by more than 15 s. Both times it has the same id, and therefore the same Message-ID.
+// It does not know what a message means or why it is sent. A message is delivered at least once. It is sent twice only
+// if the process or the database dies after the receiver has accepted the message and before that is recorded, or if
+// the clocks of replicas differ by more than 15 s. Both copies have the same id, and therefore the same Message-ID.
 package outbox
 
 import (
@@ -19,38 +19,39 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Times in the life of a message.
+// Times and limits in the delivery of a message.
 const (
 	lease       = time.Minute
-	sendTimeout = 45 * time.Second // of one attempt; much shorter than the lease
+	sendTimeout = 45 * time.Second // of one attempt to send; much shorter than the lease
 	pollEvery   = time.Second
 	expireEvery = 15 * time.Second
 	firstPause  = 5 * time.Second
 	longPause   = 10 * time.Minute
 	mostTries   = 10
-	noteTimeout = 5 * time.Second // of one attempt to write the outcome of a message
+	noteTimeout = 5 * time.Second // of one attempt to record the outcome of a message
 )
 
-// Item is one message to be sent.
+// Item is a message that a Sender is to send.
 type Item struct {
-	// ID is the same at every attempt.
+	// ID is the id of the message; it is the same at every attempt.
 	ID uuid.UUID
 	// User is the user to whom the message belongs.
 	User uuid.UUID
 	// CreatedAt is when the message was created, ExpiresAt when its link or code expires.
 	CreatedAt, ExpiresAt time.Time
-	// Payload is decrypted.
+	// Payload is the decrypted contents: for a mail JSON of a mail.Payload, for an SMS JSON of a mail.SMS.
 	Payload []byte
 }
 
-// Sender delivers the messages of one channel, many at once. A nil error means that the receiver has the message, a
-// *mail.Refused that the receiver will never take it. After any other error the message is tried again.
+// Sender delivers the messages of one channel. Send is called concurrently. A nil error means that the receiver has
+// accepted the message, a *mail.Refused that the receiver will never accept it. After any other error the message is
+// tried again.
 type Sender interface {
 	Send(ctx context.Context, m Item) error
 }
 
-// Resting is a Sender, or a Texter, that may be unable to send for a while. As long as Ready returns false, its
-// messages are left to other processes, or until they expire.
+// Resting is implemented by a Sender or a Texter that may be unable to send for a while. As long as Ready returns
+// false, this process claims no messages of its channel. Other processes may send them, or they expire.
 type Resting interface{ Ready() bool }
 
 func ready(s any) bool {
@@ -62,24 +63,25 @@ func ready(s any) bool {
 type Options struct {
 	DB   *store.DB
 	Root *secret.Root
-	// Senders by channel. Messages of other channels wait for a process with a sender, or until they expire.
+	// Senders maps the name of a channel to its sender. Messages of other channels wait for a process that has a sender
+	// for them, or until they expire.
 	Senders map[string]Sender
 	Now     func() time.Time
 	Log     *slog.Logger
-	// Parallel is how many messages of a channel are sent at once (0: 8).
+	// Parallel is how many messages of one channel are sent at once (0: 8).
 	Parallel int
-	// Grace is how long Run waits at its end for the messages that are being sent (0: 5 s).
+	// Grace is how long Run waits for the messages that are being sent after its context has ended (0: 5 s).
 	Grace time.Duration
 }
 
-// Outbox sends the messages that package store adds.
+// Outbox sends the messages that package store writes to the table outbox.
 type Outbox struct {
 	o        Options
 	channels []*channel
 	expired  atomic.Uint64
 }
 
-// New returns an Outbox, which Run starts.
+// New returns an Outbox. It does nothing until Run is called.
 func New(o Options) *Outbox {
 	if o.Parallel <= 0 {
 		o.Parallel = 8
@@ -97,8 +99,8 @@ func New(o Options) *Outbox {
 	return out
 }
 
-// Wake makes the outbox look for a newly committed message. It never blocks, and may be called before, during and after
-// Run.
+// Wake makes the outbox look for a message that was just committed. It never blocks, and may be called before, during
+// and after Run.
 func (o *Outbox) Wake() {
 	for _, c := range o.channels {
 		signal(c.wake)
@@ -112,9 +114,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Run delivers until ctx ends. Then it claims no more messages, lets those being sent finish within the grace period,
-// releases the others and returns. Each channel has a loop and places of its own, so that an unreachable SMTP server
-// does not delay SMS.
+// Run delivers messages until ctx ends. Then it claims no more messages, waits for those being sent at most for the
+// grace period, releases the rest and returns. Each channel has its own loop and its own places, so that an unreachable
+// SMTP server does not delay SMS.
 func (o *Outbox) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, c := range o.channels {
@@ -124,7 +126,7 @@ func (o *Outbox) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// expire expires the messages of all channels that are too old to be sent.
+// expire marks messages of all channels as expired when it is too late to send them.
 func (o *Outbox) expire(ctx context.Context) {
 	tick := time.NewTicker(expireEvery)
 	defer tick.Stop()
@@ -150,15 +152,15 @@ func (o *Outbox) expire(ctx context.Context) {
 // now returns the time in UTC and whole microseconds, the precision of the database.
 func (o *Options) now() time.Time { return o.Now().UTC().Truncate(time.Microsecond) }
 
-// ChannelStats counts what this process has done on one channel since it started.
+// ChannelStats counts what this process has done with the messages of one channel since it started.
 type ChannelStats struct {
 	Channel string
-	// Sent counts delivered messages, Retried failed attempts that will be repeated, Failed messages that were given
-	// up.
+	// Sent counts delivered messages, Retried failed attempts after which another one follows, and Failed messages that
+	// were given up.
 	Sent, Retried, Failed uint64
 }
 
-// Stats returns this process's metrics by channel. expired counts messages that were too old to be sent.
+// Stats returns this process's counts by channel. expired is how many messages expired before they were sent.
 func (o *Outbox) Stats() (by []ChannelStats, expired uint64) {
 	for _, c := range o.channels {
 		by = append(by, ChannelStats{Channel: c.name, Sent: c.sent.Load(), Retried: c.tried.Load(),

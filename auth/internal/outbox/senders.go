@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// Mails returns the sender of the channel "email". It renders with the templates in force and passes the mail to to:
-// SMTP or the dev mailbox.
+// Mails returns the sender of the channel "email". It renders each mail with the templates in use and passes it to the
+// given mail.Sender, which is SMTP or the dev mailbox.
 func Mails(r *mail.Renderer, to mail.Sender) Sender { return mails{r, to} }
 
 type mails struct {
@@ -21,10 +21,10 @@ type mails struct {
 
 func (s mails) Send(ctx context.Context, m Item) error {
 	var p mail.Payload
-	if json.Unmarshal(m.Payload, &p) != nil { // the parser's error may quote the payload
+	if json.Unmarshal(m.Payload, &p) != nil { // the parser's error is dropped, since it may quote the payload
 		return &mail.Refused{Err: errors.New("the payload is no mail")}
 	}
-	if p.Current != nil { // ordered for a hook, which would have got both mails in one call
+	if p.Current != nil { // queued for a hook, which gets both mails in one call
 		if err := s.send(ctx, uuid.NewSHA1(m.ID, []byte("current")), m, *p.Current); err != nil {
 			return err
 		}
@@ -42,8 +42,8 @@ func (s mails) send(ctx context.Context, id uuid.UUID, m Item, p mail.Payload) e
 	return s.to.Send(ctx, rendered)
 }
 
-// Texter sends an SMS: it is the dev mailbox or a gateway. The id is the same at every attempt, for receivers that can
-// drop duplicates.
+// Texter sends an SMS. It is the dev mailbox or a gateway. The id is the same at every attempt, so that a receiver can
+// recognize duplicates.
 type Texter interface {
 	SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error
 }

@@ -4,16 +4,17 @@ import (
 	"errors"
 )
 
-// The errors of Open.
+// Errors that Open returns.
 var (
-	// ErrOtherRoot: the value was sealed under a root key that is neither the current nor a previous one.
+	// ErrOtherRoot means that the value was sealed under a root key that is neither the current nor a previous one.
 	ErrOtherRoot = errors.New("secret: sealed under a root key that is not known here")
-	// ErrBroken: the bytes were changed or cut, or the value was sealed for another place or purpose.
+	// ErrBroken means that the sealed bytes were changed or truncated, or that Seal was called with another purpose or
+	// another bound.
 	ErrBroken = errors.New("secret: the sealed bytes are damaged or belong elsewhere")
 )
 
-// Sealed bytes are a version, the name of the root key, a random nonce, the text encrypted with
-// AES-256-GCM, and its tag.
+// The layout of sealed bytes: a version, the name of the root key, a random nonce, the text encrypted with AES-256-GCM,
+// and its authentication tag.
 const (
 	sealVersion = 1
 	sealName    = 8
@@ -22,8 +23,9 @@ const (
 	Overhead = sealHead + 12 + 16
 )
 
-// Seal encrypts plain. bound identifies the place of the value, for example a row's id: only Open with the same bound
-// can decrypt the value, so values cannot be exchanged inside the database.
+// Seal encrypts plain with the key of purpose p. bound identifies the place where the value is stored, for example a
+// row's id. Only Open with the same bound decrypts the value, so an attacker who can write to the database cannot
+// exchange two values.
 //
 // One key may seal 2^32 values with random nonces (NIST SP 800-38D): a thousand mails a second for 49 days. At higher
 // rates the root key must be changed in time.
@@ -34,7 +36,8 @@ func (r *Root) Seal(p Purpose, plain, bound []byte) []byte {
 	return k.aead.Seal(out, nil, plain, context(out, bound))
 }
 
-// Open decrypts a sealed value. old says that a previous root key has sealed it, and that it should be sealed again.
+// Open decrypts a value that Seal has encrypted. old is true if a previous root key has sealed it, so that the caller
+// should seal it again.
 func (r *Root) Open(p Purpose, sealed, bound []byte) (plain []byte, old bool, err error) {
 	all := r.of(p)
 	if len(sealed) < Overhead || sealed[0] != sealVersion {
@@ -53,7 +56,8 @@ func (r *Root) Open(p Purpose, sealed, bound []byte) (plain []byte, old bool, er
 	return nil, false, ErrOtherRoot
 }
 
-// context returns the additional authenticated data; the purpose is in the key already.
+// context returns the additional authenticated data: the head of the sealed bytes, then bound. The purpose is not part
+// of it, since each purpose has its own key.
 func context(head, bound []byte) []byte {
 	return append(append(make([]byte, 0, len(head)+len(bound)), head...), bound...)
 }

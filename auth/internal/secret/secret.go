@@ -1,8 +1,10 @@
-// Package secret derives every symmetric key of the auth daemon from its root key, and uses these keys to authenticate
-// texts, to hide addresses behind MACs, and to seal what must not be in the database in clear.
+// Package secret derives every symmetric key of the auth daemon from one root key. It uses the derived keys to compute
+// MACs, for example of addresses that must not be stored in clear, and to seal (encrypt and authenticate) values before
+// they are stored in the database.
 //
-// The root key is AUTH_SECRET_KEY (default JWT_SECRET); AUTH_SECRET_KEYS_PREVIOUS still opens and verifies. The package
-// stores nothing and reads no settings. Without the root key sealed values cannot be recovered.
+// The root key is AUTH_SECRET_KEY (default JWT_SECRET). The keys of AUTH_SECRET_KEYS_PREVIOUS still open sealed values
+// and verify MACs. The package stores nothing and reads no settings. Without the root key sealed values cannot be
+// recovered.
 package secret
 
 import (
@@ -17,46 +19,50 @@ import (
 	"sync"
 )
 
-// Purpose separates the uses of the root key: each purpose has keys of its own, so that a sealed mail can never be used
-// as a signing key. Stored values depend on the texts, which never change.
+// Purpose separates the uses of the root key: each purpose has keys of its own, so that a sealed mail, for example, can
+// never pass for a signing key. The keys are derived from the purpose's text, so the texts of the constants must never
+// change.
 type Purpose string
 
-// The purposes of the daemon.
+// The purposes, each with a comment on what its keys do.
 const (
 	SigningKeys    Purpose = "signing keys"    // seals private JWKs
-	Outbox         Purpose = "outbox"          // seals mails and SMS that wait
+	Outbox         Purpose = "outbox"          // seals mails and SMS that wait to be sent
 	ProviderTokens Purpose = "provider tokens" // seals tokens of external providers
-	Refresh        Purpose = "refresh tokens"  // MAC keys of refresh tokens
+	Refresh        Purpose = "refresh tokens"  // returned by Keys: the MAC keys of refresh tokens
 	OTP            Purpose = "one-time codes"  // MAC of kind, address and digits
-	Limits         Purpose = "limits"          // MAC of addresses: keys of buckets
-	FauxUser       Purpose = "faux users"      // MAC of addresses: ids of invented users
-	ExternalStates Purpose = "external states" // seals what a provider's callback is checked with
+	Limits         Purpose = "limits"          // MAC of an address: the key of its rate-limit bucket
+	FauxUser       Purpose = "faux users"      // MAC of an address: the id of a user that is made up for it
+	ExternalStates Purpose = "external states" // seals the values against which a provider's callback is checked
 	Factors        Purpose = "factors"         // seals TOTP keys
 	Console        Purpose = "console"         // seals cookies of the admin console
 	RecoveryCodes  Purpose = "recovery codes"  // MAC of factor and code
-	// WebAuthnChallenges makes the challenges that authenticators answer, and the tag in the id of each challenge.
+	// WebAuthnChallenges derives the challenges that authenticators sign, and the tag in the id of each challenge.
 	WebAuthnChallenges Purpose = "webauthn challenges"
-	// FormerRefresh makes the secrets of sessions that were taken over, and the MACs by which their tokens are found.
+	// FormerRefresh derives the secrets of sessions that were taken over from another auth server, and the MACs by
+	// which their refresh tokens are found.
 	FormerRefresh Purpose = "former refresh tokens"
 )
 
 var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates,
 	Factors, Console, RecoveryCodes, FormerRefresh, WebAuthnChallenges}
 
-// Root is the current and the previous root keys. It never changes and may be used by many goroutines.
+// Root holds the keys that are derived from the current and the previous root keys. It is immutable and safe for
+// concurrent use.
 type Root struct {
-	derived map[Purpose][]keys // of the current root key first
+	derived map[Purpose][]keys // keys of the current root key first, then those of the previous ones
 }
 
 // keys are the keys of one purpose under one root key.
 type keys struct {
 	raw  []byte     // the MAC key, which Keys returns
-	macs *sync.Pool // HMAC states of raw: a used one restarts from its stored pads and allocates nothing
+	macs *sync.Pool // HMAC states keyed with raw; reusing one allocates nothing
 	aead cipher.AEAD
-	name [sealName]byte // names the root key in what it has sealed
+	name [sealName]byte // identifies the root key in the bytes that it has sealed
 }
 
-// NewRoot derives the keys of all purposes. It panics if current is empty, which the settings do not allow.
+// NewRoot derives the keys of all purposes from the root keys. It panics if current or a previous key is empty, which
+// the checks of the settings rule out.
 func NewRoot(current string, previous ...string) *Root {
 	r := &Root{derived: map[Purpose][]keys{}}
 	for _, root := range append([]string{current}, previous...) {
@@ -85,11 +91,11 @@ func deriveAll(root string, p Purpose) keys {
 	return k
 }
 
-// derive is HKDF-SHA256 (RFC 5869); the label contains the use and the purpose.
+// derive derives 32 bytes with HKDF-SHA256 (RFC 5869). The info parameter of HKDF consists of use and purpose.
 func derive(root string, p Purpose, use string) []byte {
 	key, err := hkdf.Key(sha256.New, []byte(root), []byte("gatehouse auth"), use+": "+string(p), 32)
 	if err != nil {
-		panic(err) // only for more than 8160 bytes
+		panic(err) // hkdf.Key fails only for more than 8160 bytes
 	}
 	return key
 }
@@ -102,13 +108,14 @@ func (r *Root) of(p Purpose) []keys {
 	return k
 }
 
-// String keeps the keys from being printed.
+// String returns a text without the keys, so that printing a Root does not reveal them.
 func (r *Root) String() string { return fmt.Sprintf("root key and %d previous", len(r.of(Refresh))-1) }
 
-// GoString is String.
+// GoString returns the same text as String, for the verb %#v.
 func (r *Root) GoString() string { return r.String() }
 
-// Keys returns the 32-byte MAC keys of a purpose, of the current root key first. Callers must not change them.
+// Keys returns the 32-byte MAC keys of a purpose: that of the current root key first, then those of the previous ones.
+// The caller must not change them.
 func (r *Root) Keys(p Purpose) [][]byte {
 	var out [][]byte
 	for _, k := range r.of(p) {
@@ -117,12 +124,12 @@ func (r *Root) Keys(p Purpose) [][]byte {
 	return out
 }
 
-// MAC returns the 32-byte HMAC-SHA256 of the parts under the current root key. The MACs of ("ab", "c") and ("a", "bc")
-// differ.
+// MAC returns the 32-byte HMAC-SHA256 of the parts under the current root key. Each part is preceded by its length, so
+// the MACs of ("ab", "c") and ("a", "bc") differ.
 func (r *Root) MAC(p Purpose, parts ...string) []byte { return r.of(p)[0].mac(parts) }
 
-// MACs returns MAC under the current and each previous root key, in this order. A stored MAC that equals one of them
-// was made from the same parts.
+// MACs returns the MAC of the parts under the current and each previous root key, in this order. A stored MAC that
+// equals one of them was made from the same parts.
 func (r *Root) MACs(p Purpose, parts ...string) [][]byte {
 	all := r.of(p)
 	out := make([][]byte, len(all))

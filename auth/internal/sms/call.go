@@ -12,7 +12,8 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// maxAnswer is the longest answer in bytes; gateways' answers have a few hundred.
+// maxAnswer is the longest answer, in bytes, that is accepted from a gateway. The gateways' answers have a few hundred
+// bytes.
 const maxAnswer = 64 << 10
 
 // answer is a gateway's answer.
@@ -23,33 +24,34 @@ type answer struct {
 
 func (a answer) ok() bool { return a.status >= 200 && a.status <= 299 }
 
-// failure is why a message was not accepted. final: it will never be accepted.
+// failure is the reason why a gateway has not accepted a message. final means that the gateway will never accept it.
 type failure struct {
 	text  string
 	final bool
 }
 
-// again returns a failure that is not final.
+// again returns a failure that is not final, so that the message is tried again.
 func again(format string, args ...any) *failure { return &failure{text: fmt.Sprintf(format, args...)} }
 
-// decode reads the answer as a JSON object. Any other answer does not come from the gateway itself, whatever its
-// status.
+// decode decodes the body, which must be a JSON object. An answer without JSON does not come from the gateway itself
+// but, for example, from a proxy, so the failure is not final.
 func (a answer) decode(into any) *failure {
-	if json.Unmarshal(a.body, into) != nil { // the parser's error may quote the answer
+	if json.Unmarshal(a.body, into) != nil { // the parser's error is dropped, since it may quote the answer
 		return again("it answers %d without the JSON that was expected", a.status)
 	}
 	return nil
 }
 
-// aboutMessage reports whether the status is about the request itself, and not about its sender, origin or frequency.
+// aboutMessage reports whether the status means that the request itself is wrong, and not its credentials, its origin
+// or the rate of requests.
 func (a answer) aboutMessage() bool {
 	return a.status == http.StatusBadRequest || a.status == http.StatusUnprocessableEntity
 }
 
-// text is a member that gateways write as a string or as a number; any other value is "".
+// text is a JSON member that gateways write as a string or as a number. Any other value is decoded as "".
 type text string
 
-// UnmarshalJSON never fails.
+// UnmarshalJSON decodes a string or a number. It never fails.
 func (t *text) UnmarshalJSON(b []byte) error {
 	*t = ""
 	switch {
@@ -64,7 +66,8 @@ func (t *text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// hide makes a gateway's text one line of limited length, without anything that must not be stored.
+// hide makes a gateway's text one line of limited length, and replaces the secrets and the recipient, text and code of
+// the message, which must not be logged or stored.
 func hide(words string, m mail.SMS, secrets []string) string {
 	words = strings.ToValidUTF8(words, "?")
 	for _, s := range secrets {
@@ -83,7 +86,7 @@ func hide(words string, m mail.SMS, secrets []string) string {
 	return locale.Short(locale.OneLine(words), 250)
 }
 
-// hideDigits replaces digits, however they are grouped: +1 (555) 000-1.
+// hideDigits replaces a sequence of digits by another text, even if the digits are separated, as in +1 (555) 000-1.
 func hideDigits(words, digits, instead string) string {
 	if digits == "" {
 		return words

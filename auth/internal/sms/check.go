@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// account is a request about the operator's account, which sends no SMS and costs nothing.
+// account is a request for data of the operator's account. It sends no SMS and costs nothing.
 type account struct {
 	method, path string
-	form         url.Values // the query of a GET
+	form         url.Values // sent as the query of a GET
 	header       http.Header
 }
 
-// Check finds out, for `auth check`, whether the gateway answers and accepts the credentials. Any answer that does not
-// refuse the credentials is good, since a substitute for the gateway may not know the request.
+// Check tests, for the command "auth check", whether the gateway can be reached and accepts the credentials. Any answer
+// that does not refuse the credentials is good, since a server that stands in for the gateway may not know the request.
 func (g *Gateway) Check(ctx context.Context) error {
 	q := g.vendor.account()
 	address := g.vendor.base() + q.path
@@ -34,12 +34,12 @@ func (g *Gateway) Check(ctx context.Context) error {
 	return nil
 }
 
-// unauthorized reports whether an answer refuses the credentials by its status.
+// unauthorized reports whether the status of an answer means that the credentials are wrong.
 func unauthorized(a answer) bool {
 	return a.status == http.StatusUnauthorized || a.status == http.StatusForbidden
 }
 
-// https://www.twilio.com/docs/iam/api/account
+// account returns the request of https://www.twilio.com/docs/iam/api/account.
 func (t Twilio) account() account {
 	return account{method: http.MethodGet, path: "/2010-04-01/Accounts/" + url.PathEscape(t.AccountSID) + ".json",
 		header: http.Header{"Authorization": {"Basic " + t.basic()}}}
@@ -51,7 +51,7 @@ func (t Twilio) credentials() []string {
 
 func (t Twilio) denied(a answer) bool { return unauthorized(a) }
 
-// https://developers.messagebird.com/api/balance
+// account returns the request of https://developers.messagebird.com/api/balance.
 func (b MessageBird) account() account {
 	return account{method: http.MethodGet, path: "/balance",
 		header: http.Header{"Authorization": {"AccessKey " + b.AccessKey}}}
@@ -61,14 +61,14 @@ func (b MessageBird) credentials() []string { return []string{"AUTH_SMS_MESSAGEB
 
 func (b MessageBird) denied(a answer) bool { return unauthorized(a) }
 
-// https://api.textlocal.in/docs/getbalance
+// account returns the request of https://api.textlocal.in/docs/getbalance.
 func (l Textlocal) account() account {
 	return account{method: http.MethodPost, path: "/balance/", form: url.Values{"apikey": {l.APIKey}}}
 }
 
 func (l Textlocal) credentials() []string { return []string{"AUTH_SMS_TEXTLOCAL_API_KEY"} }
 
-// denied reports whether the answer refuses the credentials. Its status is always 200.
+// denied reports whether an answer refuses the credentials. Textlocal says so in the body, with status 200.
 func (l Textlocal) denied(a answer) bool {
 	var in struct {
 		Errors []struct {
@@ -78,7 +78,7 @@ func (l Textlocal) denied(a answer) bool {
 	return unauthorized(a) || a.decode(&in) == nil && len(in.Errors) > 0 && in.Errors[0].Code == "3"
 }
 
-// https://developer.vonage.com/api/account, "Get Account Balance"
+// account returns the request "Get Account Balance" of https://developer.vonage.com/api/account.
 func (v Vonage) account() account {
 	return account{method: http.MethodGet, path: "/account/get-balance",
 		form: url.Values{"api_key": {v.APIKey}, "api_secret": {v.APISecret}}}
@@ -94,13 +94,13 @@ var (
 	accountSID = regexp.MustCompile(`^AC[0-9a-fA-F]{32}$`)
 	serviceSID = regexp.MustCompile(`^MG[0-9a-fA-F]{32}$`)
 	contentSID = regexp.MustCompile(`^HX[0-9a-fA-F]{32}$`)
-	// sender is a number, a short code, or a name of up to 11 letters and digits (3GPP TS 23.040, 9.1.2.5: an
-	// alphanumeric address has 11 characters).
+	// sender matches a phone number, a short code, or a name of up to 11 letters and digits (3GPP TS 23.040, 9.1.2.5:
+	// an alphanumeric address has at most 11 characters).
 	sender = regexp.MustCompile(`^(\+?[0-9 ]{3,20}|[A-Za-z0-9 _.-]{1,11})$`)
 )
 
-// Lint returns, by their variables, settings of the chosen gateway whose form is unusual for their purpose. They are
-// used nevertheless, since a gateway may know other forms. It ignores empty settings, which Missing returns.
+// Lint returns a warning for each setting of the chosen gateway whose value does not have the usual form. The settings
+// are used nevertheless, since a gateway may accept other forms. Lint ignores empty settings, which Missing reports.
 func (s Settings) Lint() (all []string) {
 	f := func(name, value, what string, forms ...*regexp.Regexp) {
 		for _, form := range forms {

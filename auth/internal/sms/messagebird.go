@@ -7,13 +7,13 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// MessageBird is the gateway of that name (https://developers.messagebird.com/api/sms-messaging).
+// MessageBird has the settings of the gateway MessageBird (https://developers.messagebird.com/api/sms-messaging).
 type MessageBird struct {
 	// Needed by messagebird.
 	AccessKey string `env:"AUTH_SMS_MESSAGEBIRD_ACCESS_KEY" secret:"true"`
 	// Needed by messagebird. Sender: a number with its +, or a name of up to 11 letters and digits.
 	Originator string `env:"AUTH_SMS_MESSAGEBIRD_ORIGINATOR"`
-	// As `AUTH_SMS_TWILIO_URL`.
+	// Scheme and host to call in the place of the gateway's own.
 	URL string `env:"AUTH_SMS_MESSAGEBIRD_URL"`
 }
 
@@ -31,7 +31,8 @@ func (b MessageBird) request(m mail.SMS) (string, url.Values, http.Header, error
 	return "/messages", form, http.Header{"Authorization": {"AccessKey " + b.AccessKey}}, plainOnly(m)
 }
 
-// messageBirdMends are error codes that are not about the message: a wrong key, no balance, a failure of the gateway.
+// messageBirdMends are the error codes that are not about the message but about a wrong key, an empty balance or a
+// failure of the gateway. The operator or the gateway can repair these, so the message is tried again.
 var messageBirdMends = map[text]bool{"2": true, "25": true, "98": true, "99": true}
 
 func (b MessageBird) read(a answer) (string, *failure) {

@@ -1,9 +1,9 @@
 // Package sms implements the protocols of four SMS gateways: Twilio, MessageBird, Textlocal and Vonage
 // (docs/mail.md#sms). One call sends one message.
 //
-// It chooses no texts and keeps no state: package outbox decides when and how often a message is tried, and records the
-// outcome. An error has the gateway's text about a failure, without the number, the code, the message and our
-// credentials, since errors are logged and stored.
+// It does not choose the texts and keeps no state: package outbox decides when and how often a message is tried, and
+// records the outcome. An error contains the gateway's description of the failure. The phone number, the code, the text
+// and the operator's credentials are removed from it, since errors are logged and stored.
 package sms
 
 import (
@@ -23,8 +23,8 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Settings choose a gateway and have the operator's account at each gateway (AUTH_SMS_*). A URL replaces scheme and
-// host of the gateway; "": the gateway's own.
+// Settings choose a gateway and have the operator's account at each gateway (AUTH_SMS_*). The URL of each gateway
+// replaces the gateway's own scheme and host if it is set.
 type Settings struct {
 	// Gateway: twilio, messagebird, textlocal or vonage. Unset: only test numbers get a code.
 	Provider    string      `env:"AUTH_SMS_PROVIDER" oneof:"twilio messagebird textlocal vonage" table:"SMS"`
@@ -32,7 +32,7 @@ type Settings struct {
 	MessageBird MessageBird `table:"SMS"`
 	Textlocal   Textlocal   `table:"SMS"`
 	Vonage      Vonage      `table:"SMS"`
-	// Timeout is for a whole call; 0: 10 s.
+	// Timeout is the time for a whole call; 0: 10 s.
 	Timeout time.Duration
 	Log     *slog.Logger   // nil: discarded
 	Watch   outbound.Watch // of each call; nil: off
@@ -42,22 +42,23 @@ type Settings struct {
 type vendor interface {
 	// missing returns the required variables that are not set.
 	missing() []string
-	// base returns scheme and host, possibly with a path before the vendor's own.
+	// base returns the scheme and host to call. An operator's URL may also have a path, which precedes the gateway's
+	// own.
 	base() string
 	// request returns the request for a message. header may be nil.
 	request(m mail.SMS) (path string, form url.Values, header http.Header, err error)
-	// read returns the id of an accepted message, or why it was not accepted.
+	// read reads the gateway's answer: the id of an accepted message, or why the message was not accepted.
 	read(a answer) (id string, err *failure)
-	// secrets returns texts that must not get into an error.
+	// secrets returns texts that must not appear in an error.
 	secrets() []string
-	// account returns the request that tests the credentials, credentials their variables; denied reports whether the
-	// answer refuses them.
+	// account returns a request that tests the credentials, credentials the names of the variables that have them.
+	// denied reports whether the answer to the request refuses the credentials.
 	account() account
 	credentials() []string
 	denied(a answer) bool
 }
 
-// vendor returns the vendor of the chosen gateway; nil for "" and for unknown names.
+// vendor returns the protocol of the chosen gateway, or nil if none is chosen or the name is unknown.
 func (s Settings) vendor() vendor {
 	return map[string]vendor{"twilio": s.Twilio, "messagebird": s.MessageBird, "textlocal": s.Textlocal,
 		"vonage": s.Vonage}[s.Provider]
@@ -77,7 +78,7 @@ func (s Settings) Overridden() bool {
 	return v != nil && v.base() != (Settings{Provider: s.Provider}).vendor().base()
 }
 
-// lacking returns the names whose values are empty; pairs are name and value in turns.
+// lacking returns the names whose values are empty. pairs are a name, its value, the next name, and so on.
 func lacking(pairs ...string) (names []string) {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] == "" {
@@ -87,7 +88,7 @@ func lacking(pairs ...string) (names []string) {
 	return names
 }
 
-// Gateway sends messages, many at once. It never changes.
+// Gateway sends messages through the chosen gateway. It is immutable and safe for concurrent use.
 type Gateway struct {
 	name   string
 	vendor vendor
@@ -95,8 +96,8 @@ type Gateway struct {
 	log    *slog.Logger
 }
 
-// New returns the gateway; nil if none is chosen, or if Missing returns variables. A redirect is a failure, so calls go
-// only to the configured URL.
+// New returns the gateway, or nil if none is chosen or if required settings are missing. It follows no redirect, so
+// calls go only to the configured URL.
 func New(s Settings) *Gateway {
 	v := s.vendor()
 	if v == nil || len(v.missing()) > 0 {
@@ -112,15 +113,15 @@ func New(s Settings) *Gateway {
 // String returns the gateway's name and URL.
 func (g *Gateway) String() string { return g.name + " at " + g.vendor.base() }
 
-// Close closes idle connections. Messages may still be sent.
+// Close closes idle connections. SendText still works after Close.
 func (g *Gateway) Close() { g.http.CloseIdle() }
 
 // SendText sends the message through the gateway. A *mail.Refused means that the gateway will never accept it, for
-// example because of the number or the text. Any other error may be temporary, or the operator can mend it: an
-// unreachable gateway, too many requests, credentials, balance.
+// example because of the number or the text. Any other error may be temporary, or the operator can repair the cause: an
+// unreachable gateway, too many requests, wrong credentials, an empty balance.
 //
-// These gateways accept no ids from the sender. If a call is aborted after the gateway has accepted the message, the
-// user gets a second SMS with the same code.
+// The gateways do not accept an id by which they could recognize a repeated message. If a call is aborted after the
+// gateway has accepted the message, the message is sent again, and the user gets a second SMS with the same code.
 func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error {
 	if !isNumber(m.To) {
 		return &mail.Refused{Err: errors.New("sms: the number is none that can be sent to")}
@@ -145,18 +146,18 @@ func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error 
 	return err
 }
 
-// isNumber reports whether s is E.164 without the plus, as stored in accounts.
+// isNumber reports whether s is a phone number as accounts store it: E.164 without the plus.
 func isNumber(s string) bool {
 	return s != "" && len(s) <= 15 && s[0] != '0' && strings.Trim(s, "0123456789") == ""
 }
 
-// isASCII reports whether a text is in ASCII, which gateways accept by default.
+// isASCII reports whether a text is in ASCII, so that a gateway needs no hint about its encoding.
 func isASCII(s string) bool { return strings.IndexFunc(s, func(r rune) bool { return r > 127 }) < 0 }
 
-// whatsApp is the channel that only Twilio supports.
+// whatsApp is the channel of a message to WhatsApp, which only Twilio supports.
 const whatsApp = "whatsapp"
 
-// plainOnly refuses any channel but SMS.
+// plainOnly returns an error if the channel of the message is not SMS.
 func plainOnly(m mail.SMS) error {
 	if m.Channel != "" && m.Channel != "sms" {
 		return errors.New("it has no channel but sms")
@@ -164,7 +165,7 @@ func plainOnly(m mail.SMS) error {
 	return nil
 }
 
-// baseOr returns the operator's URL, else the vendor's, without a slash at the end.
+// baseOr returns the operator's URL, without slashes at its end, or else the gateway's usual URL.
 func baseOr(own, usual string) string {
 	if own == "" {
 		return usual

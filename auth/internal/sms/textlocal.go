@@ -8,13 +8,13 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Textlocal is the gateway of that name (https://api.textlocal.in/docs/sendsms).
+// Textlocal has the settings of the gateway Textlocal (https://api.textlocal.in/docs/sendsms).
 type Textlocal struct {
 	// Needed by textlocal.
 	APIKey string `env:"AUTH_SMS_TEXTLOCAL_API_KEY" secret:"true"`
 	// Needed by textlocal. Sender as registered with the gateway.
 	Sender string `env:"AUTH_SMS_TEXTLOCAL_SENDER"`
-	// As `AUTH_SMS_TWILIO_URL`.
+	// Scheme and host to call in the place of the gateway's own.
 	URL string `env:"AUTH_SMS_TEXTLOCAL_URL"`
 }
 
@@ -31,7 +31,8 @@ func (l Textlocal) request(m mail.SMS) (string, url.Values, http.Header, error) 
 		plainOnly(m)
 }
 
-// textlocalMends are error codes that are not about the message, but about the account: key, credits, sender.
+// textlocalMends are the error codes that are not about the message but about the account: its key, credits or sender.
+// The operator can repair these, so the message is tried again.
 var textlocalMends = map[text]bool{"3": true, "7": true, "43": true, "44": true}
 
 func (l Textlocal) read(a answer) (string, *failure) {

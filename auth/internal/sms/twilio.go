@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// Twilio is the gateway of that name (https://www.twilio.com/docs/messaging/api/message-resource).
+// Twilio has the settings of the gateway Twilio (https://www.twilio.com/docs/messaging/api/message-resource).
 type Twilio struct {
 	// Needed by twilio. Account SID.
 	AccountSID string `env:"AUTH_SMS_TWILIO_ACCOUNT_SID"`
@@ -20,7 +20,7 @@ type Twilio struct {
 	From string `env:"AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"`
 	// SID of the content template of WhatsApp messages, whose variable 1 is the code; unset: AUTH_SMS_TEMPLATE.
 	ContentSID string `env:"AUTH_SMS_TWILIO_CONTENT_SID"`
-	// Scheme and host in the place of the gateway's own.
+	// Scheme and host to call in the place of the gateway's own.
 	URL string `env:"AUTH_SMS_TWILIO_URL"`
 }
 
@@ -48,7 +48,7 @@ func (t Twilio) request(m mail.SMS) (string, url.Values, http.Header, error) {
 		if t.ContentSID != "" {
 			form.Del("Body")
 			form.Set("ContentSid", t.ContentSID)
-			form.Set("ContentVariables", `{"1": `+strconv.Quote(m.Token)+`}`) // only digits, so quoting is enough
+			form.Set("ContentVariables", `{"1": `+strconv.Quote(m.Token)+`}`) // digits: quoted by Go, they are JSON
 		}
 	} else if err := plainOnly(m); err != nil {
 		return "", nil, nil, err
@@ -57,8 +57,8 @@ func (t Twilio) request(m mail.SMS) (string, url.Values, http.Header, error) {
 		http.Header{"Authorization": {"Basic " + t.basic()}}, nil
 }
 
-// twilioMends are error codes of status 400 that are not about the message: wrong credentials, a From that is missing,
-// unusable or without a number, a full queue.
+// twilioMends are the error codes with HTTP status 400 that are not about the message but about wrong credentials, a
+// From that is missing, unusable or without a number, or a full queue. The message is tried again.
 var twilioMends = map[text]bool{
 	"20003": true, "20429": true, "21212": true, "21603": true, "21606": true, "21611": true, "21701": true,
 	"21703": true,
@@ -67,7 +67,7 @@ var twilioMends = map[text]bool{
 func (t Twilio) read(a answer) (string, *failure) {
 	var in struct {
 		SID          text `json:"sid"`
-		Status       text `json:"status"` // of the message; in an error the HTTP status
+		Status       text `json:"status"` // the message's status; in an error the HTTP status
 		ErrorCode    text `json:"error_code"`
 		ErrorMessage text `json:"error_message"`
 		Code         text `json:"code"`
@@ -87,7 +87,7 @@ func (t Twilio) read(a answer) (string, *failure) {
 	}
 	if in.Status == "failed" || in.Status == "undelivered" {
 		f := again("%s %s for message %s", in.ErrorMessage, in.ErrorCode, in.SID)
-		f.final = in.ErrorCode != "30001" && in.ErrorCode != "30008" // 30001: the queue is full; 30008: unknown error
+		f.final = in.ErrorCode != "30001" && in.ErrorCode != "30008" // 30001: the queue is full; 30008: an unknown error
 		return "", f
 	}
 	return string(in.SID), nil

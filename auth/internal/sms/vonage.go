@@ -7,7 +7,7 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// Vonage is the gateway of that name, formerly Nexmo (https://developer.vonage.com/api/sms).
+// Vonage has the settings of the gateway Vonage, formerly Nexmo (https://developer.vonage.com/api/sms).
 type Vonage struct {
 	// Needed by vonage.
 	APIKey string `env:"AUTH_SMS_VONAGE_API_KEY" secret:"true"`
@@ -15,7 +15,7 @@ type Vonage struct {
 	APISecret string `env:"AUTH_SMS_VONAGE_API_SECRET" secret:"true"`
 	// Needed by vonage. Sender: a number or a name.
 	From string `env:"AUTH_SMS_VONAGE_FROM"`
-	// As `AUTH_SMS_TWILIO_URL`.
+	// Scheme and host to call in the place of the gateway's own.
 	URL string `env:"AUTH_SMS_VONAGE_URL"`
 }
 
@@ -37,7 +37,8 @@ func (v Vonage) request(m mail.SMS) (string, url.Values, http.Header, error) {
 	return "/sms/json", form, nil, plainOnly(m)
 }
 
-// vonageFinal are statuses that are about the message: parameters, number, text, a network or country without delivery.
+// vonageFinal are the statuses that are about the message: its parameters, number or text, or a network or country to
+// which Vonage does not deliver. The message is not tried again.
 var vonageFinal = map[text]bool{"2": true, "3": true, "6": true, "7": true, "12": true, "22": true, "29": true,
 	"33": true}
 

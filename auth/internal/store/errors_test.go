@@ -237,9 +237,7 @@ func inSchema(url, path string) string {
 func script(t *testing.T, url, sql string) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(context.Background())
 	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), sql)))
 }

@@ -26,9 +26,7 @@ func addMessage(t *testing.T, db *store.DB, at time.Time) uuid.UUID {
 func claim(t *testing.T, db *store.DB, now time.Time) []store.Message {
 	t.Helper()
 	list, err := storetest.Claim(t.Context(), db, now, time.Minute, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return list
 }
 
@@ -116,9 +114,7 @@ func TestResendMessage_failed(t *testing.T) {
 				Payload: []byte("sealed"), At: at,
 				ExpiresAt: noon.Add(time.Hour)})
 		})
-		if err := db.FailMessage(ctx, id, noon, "no such mailbox"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, db.FailMessage(ctx, id, noon, "no such mailbox"))
 		return id
 	}
 	resend := func(id uuid.UUID, at time.Time, want error) {
@@ -138,9 +134,7 @@ func TestResendMessage_failed(t *testing.T) {
 		got[0].Attempts != 1 || got[0].Error != "" || !got[0].DoneAt.IsZero() {
 		t.Errorf("%+v", got)
 	}
-	if err := db.FailMessage(ctx, recovery, noon, "no such mailbox"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.FailMessage(ctx, recovery, noon, "no such mailbox"))
 	resend(recovery, noon.Add(time.Hour), store.ErrNotFound)
 	send(t, db, func(b *store.Batch) { b.DeleteTokens(u.ID) })
 	resend(recovery, noon, store.ErrNotFound)
@@ -223,9 +217,7 @@ func TestClaimMessagesOf(t *testing.T) {
 	f := func(channel string, after time.Duration, want ...uuid.UUID) {
 		t.Helper()
 		got, err := db.ClaimMessagesOf(t.Context(), channel, noon.Add(after), time.Minute, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if len(got) != len(want) || len(want) == 1 &&
 			(got[0].ID != want[0] || string(got[0].Payload) != "sealed" || got[0].Attempts != 1) {
 			t.Errorf("claimed of %s: %+v, want %v", channel, got, want)

@@ -24,9 +24,7 @@ func TestTracer(t *testing.T) {
 	trips := new(storetest.Trips)
 	db, err := store.Open(t.Context(),
 		store.Options{URL: storetest.URL(t), Settings: store.Settings{MaxConns: 1}, Dial: trips.Dial, Tracer: tracer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(db.Close)
 	u := addUser(t, db, "mia@example.org")
 

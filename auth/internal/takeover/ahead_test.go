@@ -47,9 +47,7 @@ func TestAhead_changes(t *testing.T) {
 			// A transaction that began before the first run and writes after it.
 			ctx := context.Background()
 			late, err := pgx.Connect(ctx, m.sourceURL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer late.Close(ctx)
 			m.must(t, takeover.Ahead, small, leaveAll, func(o *takeover.Options) {
 				begun := false

@@ -124,9 +124,7 @@ func TestRefusals_copy(t *testing.T) {
 		select to_char(started_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from public.moves`)
 	m.awaitDisconnected(t)
 	c, err := pgx.Connect(t.Context(), strings.Replace(m.url, name, "postgres", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close(context.Background())
 	must.Succeed(t, must.ErrOf(c.Exec(t.Context(), "create database "+name+"_copy template "+name)))
 	t.Cleanup(func() { c.Exec(context.Background(), "drop database "+name+"_copy with (force)") })

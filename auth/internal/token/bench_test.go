@@ -48,9 +48,7 @@ func BenchmarkVerify(b *testing.B) {
 		b.Run(k.alg.String(), func(b *testing.B) {
 			set := setFor(b, k)
 			text, err := set.Sign(nil, testClaims())
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, err)
 			tok := string(text)
 			var c Claims
 			b.ReportAllocs()

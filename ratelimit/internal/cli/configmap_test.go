@@ -37,9 +37,7 @@ func TestCheck_configMap(t *testing.T) {
 	file := filepath.Join(dir, "k8s.yaml")
 	f := func(text string, status int, want string, args ...string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 		if args == nil {
 			args = []string{"ratelimit", "check", file}
 		}

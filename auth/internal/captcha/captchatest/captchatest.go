@@ -1,7 +1,7 @@
-// Package captchatest is a captcha provider for tests: it holds every request to the letter of the protocol and
-// answers otherwise where a test configures it.
+// Package captchatest is a captcha provider for tests. It fails the test if a request deviates from the protocol. Its
+// answers can be replaced with Say.
 //
-// It is for tests only; its captcha is solved by sending the word Solved.
+// It is for tests only. The one token that counts as a solved captcha is Solved.
 package captchatest
 
 import (
@@ -14,29 +14,29 @@ import (
 	"testing"
 )
 
-// Secret is the one that it knows, Solved the one token that is right.
+// Secret is the only secret that the server accepts, Solved the only token that it accepts.
 const (
 	Secret = "captcha-secret-hush"
 	Solved = "10000000-aaaa-bbbb-cccc-000000000001"
 )
 
-// Question is one request by a client that knows the secret.
+// Question is one request that followed the protocol.
 type Question struct {
 	Token string
-	IP    string // "" when none was sent
+	IP    string // "" if none was sent
 }
 
-// Answer replaces what it would say.
+// Answer replaces the server's own answer.
 type Answer struct {
 	Status   int // 0: 200
 	Body     string
-	Location string // with Status: a redirect
-	// Hang says nothing until the caller leaves or the server is closed.
+	Location string // makes the answer a redirect, if Status is one of a redirect
+	// Hang makes the server send nothing until the client disconnects or the server is closed.
 	Hang bool
-	Drop bool // closes the connection
+	Drop bool // makes the server close the connection without an answer
 }
 
-// Server is the provider.
+// Server is the captcha provider.
 type Server struct {
 	t    testing.TB
 	http *httptest.Server
@@ -47,7 +47,7 @@ type Server struct {
 	asked  []Question
 }
 
-// Start opens it on a free port until the test's end.
+// Start starts a server on a free port, which is closed when the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, done: make(chan struct{})}
@@ -60,17 +60,17 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// URL is the whole address for AUTH_SECURITY_CAPTCHA_URL.
+// URL returns the value for AUTH_SECURITY_CAPTCHA_URL.
 func (s *Server) URL() string { return s.http.URL + "/siteverify" }
 
-// Say sets the answer to all requests; nil: its own.
+// Say sets the answer to all further requests; nil: the server's own answers.
 func (s *Server) Say(a *Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = a
 }
 
-// Asked are the requests so far, oldest first.
+// Asked returns the requests so far, oldest first.
 func (s *Server) Asked() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// signIn checks one AUTH command.
+// signIn executes an AUTH command; rest is what follows the verb.
 func (c *session) signIn(rest string) error {
 	mechanism, initial, _ := strings.Cut(rest, " ")
 	var user string
@@ -54,7 +54,7 @@ func unbase64(s string) string {
 	return string(b)
 }
 
-// ask sends a challenge and reads the response.
+// ask sends a challenge and returns the client's response, both without their base64 encoding.
 func (c *session) ask(challenge string) (string, error) {
 	if err := c.say("334 " + base64.StdEncoding.EncodeToString([]byte(challenge))); err != nil {
 		return "", err
@@ -80,7 +80,7 @@ func (c *session) cramMD5() (user string, ok bool, err error) {
 	return user, user == c.s.o.User && digest == hex.EncodeToString(mac.Sum(nil)), err
 }
 
-// scram is RFC 7677's server side, without channel binding.
+// scram is the server's side of SCRAM-SHA-256 (RFC 7677), without channel binding. first is the client's first message.
 func (c *session) scram(first string) (user string, ok bool, err error) {
 	bare, found := strings.CutPrefix(first, "n,,")
 	name, nonce, found2 := strings.Cut(strings.TrimPrefix(bare, "n="), ",r=")

@@ -1,8 +1,8 @@
-// Package smtptest is an SMTP server for tests: it speaks real SMTP over real sockets, with STARTTLS, implicit TLS
-// and AUTH, and misbehaves as a test configures it.
+// Package smtptest is an SMTP server for tests. It listens on a real port, supports STARTTLS, implicit TLS and AUTH,
+// and misbehaves as a test configures it.
 //
-// It is for tests only. It keeps every mail it has accepted, checks commands only as far as our sender could get them
-// wrong, and delivers nothing.
+// It is for tests only. It keeps every mail that it accepts and delivers nothing. It checks commands only as far as
+// package mail could send wrong ones.
 package smtptest
 
 import (
@@ -27,53 +27,54 @@ import (
 	"time"
 )
 
-// Step is a point of the conversation at which the server can misbehave.
+// Step is a point of an SMTP session at which the server can misbehave.
 type Step string
 
-// The steps, in the order of a conversation.
+// The steps, in the order of a session.
 const (
 	Connect Step = "connect" // before the greeting
 	Ehlo    Step = "ehlo"
 	Auth    Step = "auth"
 	From    Step = "from"
 	Rcpt    Step = "rcpt"
-	Data    Step = "data"  // the command
-	Text    Step = "text"  // some of the text has come
-	End     Step = "end"   // all of it has, nothing is accepted yet
-	Taken   Step = "taken" // the mail is accepted, the answer not yet sent
+	Data    Step = "data"  // the command DATA
+	Text    Step = "text"  // a part of the text was received
+	End     Step = "end"   // all of the text was received, but the mail is not accepted yet
+	Taken   Step = "taken" // the mail is accepted, but the answer is not sent yet
 	Quit    Step = "quit"
 )
 
-// Action is what the server does at a step. The zero Action is good behaviour.
+// Action is what the server does at a step. The zero Action is what a correct server does.
 type Action struct {
-	// Reply replaces the answer: "550 5.1.1 no such user".
+	// Reply replaces the server's answer, for example by "550 5.1.1 no such user".
 	Reply string
-	// Drop closes the connection.
+	// Drop makes the server close the connection.
 	Drop bool
-	// Hang says nothing more until the client leaves or the server is closed.
+	// Hang makes the server send nothing more until the client disconnects or the server is closed.
 	Hang bool
 }
 
-// Options say what the server offers.
+// Options configure which extensions the server offers.
 type Options struct {
-	// StartTLS offers it; ImplicitTLS begins with it.
+	// StartTLS makes the server offer STARTTLS; ImplicitTLS makes it use TLS from the first byte.
 	StartTLS, ImplicitTLS bool
-	// Mechanisms are offered as AUTH; User and Pass are what is right.
+	// Mechanisms are the mechanisms that the server offers with AUTH. User and Pass are the only credentials that it
+	// accepts.
 	Mechanisms []string
 	User, Pass string
 }
 
-// Mail is one accepted mail.
+// Mail is a mail that the server has accepted.
 type Mail struct {
 	Helo, From, To string
-	// User is the account that signed in, Encrypted whether TLS was spoken.
+	// User is the account that has signed in; "" if none has. Encrypted is true if the connection used TLS.
 	User      string
 	Encrypted bool
-	// Raw is the text with CRLF, dots unstuffed.
+	// Raw is the text with CRLF line ends and without dot-stuffing.
 	Raw []byte
 }
 
-// Message parses the mail's text.
+// Message parses Raw. It fails the test if Raw is not a valid mail.
 func (m Mail) Message(t testing.TB) *netmail.Message {
 	t.Helper()
 	msg, err := netmail.ReadMessage(bytes.NewReader(m.Raw))
@@ -83,7 +84,7 @@ func (m Mail) Message(t testing.TB) *netmail.Message {
 	return msg
 }
 
-// Server is one SMTP server.
+// Server is an SMTP server.
 type Server struct {
 	t    testing.TB
 	o    Options
@@ -100,7 +101,7 @@ type Server struct {
 	wg       sync.WaitGroup
 }
 
-// Start starts a server that is closed when t ends.
+// Start starts a server, which is closed when the test ends.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
 	s := &Server{t: t, o: o, conns: map[net.Conn]bool{}, behave: func(Step) Action { return Action{} }}
@@ -110,7 +111,7 @@ func Start(t testing.TB, o Options) *Server {
 	return s
 }
 
-// Up listens, after Down on the same port again.
+// Up makes the server listen. After Down it uses the same port again.
 func (s *Server) Up() {
 	s.t.Helper()
 	address := "127.0.0.1:0"
@@ -140,7 +141,7 @@ func (s *Server) Up() {
 	})
 }
 
-// Down cuts all connections and refuses new ones.
+// Down closes all connections, and makes the server refuse new ones until Up.
 func (s *Server) Down() {
 	s.mu.Lock()
 	s.listener.Close()
@@ -151,23 +152,23 @@ func (s *Server) Down() {
 	s.wg.Wait()
 }
 
-// Host and Port are where it listens.
+// Host returns the address at which the server listens.
 func (s *Server) Host() string { return "127.0.0.1" }
 
-// Port is the port.
+// Port returns the port at which the server listens.
 func (s *Server) Port() int { return s.addr.Port }
 
-// ClientTLS trusts the server's certificate.
+// ClientTLS returns a configuration for clients that accepts the server's certificate.
 func (s *Server) ClientTLS() *tls.Config {
 	return &tls.Config{RootCAs: s.pool, ServerName: "localhost", MinVersion: tls.VersionTLS12}
 }
 
-// PEM is the server's certificate, for a process that takes its roots from a file.
+// PEM returns the server's certificate in PEM, for a process that reads its root certificates from a file.
 func (s *Server) PEM() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cert.Certificate[0]}))
 }
 
-// Behave sets what happens from now on; nil is good behaviour.
+// Behave sets the function that returns the server's action at each step; nil: the server does not misbehave.
 func (s *Server) Behave(f func(Step) Action) {
 	if f == nil {
 		f = func(Step) Action { return Action{} }
@@ -177,7 +178,7 @@ func (s *Server) Behave(f func(Step) Action) {
 	s.mu.Unlock()
 }
 
-// At is for Behave: the action at one step only.
+// At returns a function for Behave that returns the action a at one step only.
 func At(at Step, a Action) func(Step) Action {
 	return func(s Step) Action {
 		if s == at {
@@ -187,21 +188,21 @@ func At(at Step, a Action) func(Step) Action {
 	}
 }
 
-// Mails are all accepted so far.
+// Mails returns all mails that were accepted so far.
 func (s *Server) Mails() []Mail {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Mail(nil), s.mails...)
 }
 
-// Dialled is how many connections there were.
+// Dialled returns how many connections were opened so far.
 func (s *Server) Dialled() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dialled
 }
 
-// session is one connection.
+// session is one connection of a client.
 type session struct {
 	s    *Server
 	conn net.Conn
@@ -244,7 +245,7 @@ func (c *session) say(line string) error {
 	return err
 }
 
-// misbehave is true when the step's usual answer must not follow.
+// misbehave does what the test has configured for a step. It returns true if the usual answer must not be sent.
 func (c *session) misbehave(at Step) (bool, error) {
 	c.s.mu.Lock()
 	behave := c.s.behave
@@ -339,7 +340,7 @@ func (c *session) data() error {
 	if err := c.say("354 send it"); err != nil {
 		return err
 	}
-	c.r.Peek(20) // some of the text is here
+	c.r.Peek(20) // wait until a part of the text has arrived
 	if done, err := c.misbehave(Text); done {
 		return err
 	}
@@ -358,7 +359,7 @@ func (c *session) data() error {
 	return c.answer(Taken, "250 2.0.0 queued")
 }
 
-// certificate is a self-signed one for localhost and 127.0.0.1.
+// certificate makes a self-signed certificate for localhost and 127.0.0.1.
 func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,5 +1,6 @@
-// Package smstest is the four SMS gateways for tests: one server over real sockets that speaks each one's dialect on
-// its own path, holds every request to the letter of that dialect, and fails where a test configures it.
+// Package smstest is a server that stands in for the four SMS gateways in tests. Each gateway has its own path on the
+// server. The server fails the test if a request deviates from the gateway's protocol, and returns failures where a
+// test configures them.
 //
 // It is for tests only and sends nothing.
 package smstest
@@ -17,7 +18,7 @@ import (
 	"testing"
 )
 
-// What the operator has agreed on with the gateways. Nothing else is accepted.
+// The operator's accounts at the gateways: the only values that the server accepts.
 const (
 	AccountSID = "AC0123456789abcdef0123456789abcdef"
 	AuthToken  = "twilio-token-hush"
@@ -35,31 +36,32 @@ const (
 	VonageFrom   = "Gatehouse"
 )
 
-// Secrets are those of them that must never be seen anywhere, in the order Twilio, MessageBird, Textlocal,
-// Vonage.
+// Secrets returns the values above that must never appear in a log or an error, in the order Twilio, MessageBird,
+// Textlocal, Vonage.
 func Secrets() []string { return []string{AuthToken, AccessKey, TextlocalKey, VonageSecret} }
 
-// Request is one that was right in every respect.
+// Request is a request for a message that follows the gateway's protocol.
 type Request struct {
 	Gateway string // twilio, messagebird, textlocal, vonage
-	// To is the number without plus, Text the words; "" where a content template stands for them.
+	// To is the recipient's number without the plus. Text is the text of the message; "" if a content template replaces
+	// it.
 	To, Text, Channel string
 	Form              url.Values
 }
 
-// Answer is the server's answer instead of accepting the message.
+// Answer is an answer that the server gives instead of accepting the message.
 type Answer struct {
 	Status int // 0: 200
 	Body   string
-	// Location makes the answer a redirect, with Status.
+	// Location makes the answer a redirect, if Status is one of a redirect.
 	Location string
-	// Hang delays the answer until the caller hangs up or the server is closed.
+	// Hang delays the answer until the client disconnects or the server is closed.
 	Hang bool
-	// Drop closes the connection.
+	// Drop makes the server close the connection without an answer.
 	Drop bool
 }
 
-// Server is the gateways.
+// Server stands in for all four gateways.
 type Server struct {
 	t    testing.TB
 	http *httptest.Server
@@ -71,7 +73,7 @@ type Server struct {
 	asked  int
 }
 
-// Start opens it on a free port until the test's end.
+// Start starts a server on a free port, which is closed when the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, done: make(chan struct{})}
@@ -84,10 +86,10 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// URL is its base, for every gateway.
+// URL returns the server's URL, which is the same for every gateway.
 func (s *Server) URL() string { return s.http.URL }
 
-// Environ are the settings that lead a daemon to it, all but AUTH_SMS_PROVIDER.
+// Environ returns the settings with which a daemon uses the server for every gateway, all but AUTH_SMS_PROVIDER.
 func (s *Server) Environ() []string {
 	return []string{
 		"AUTH_SMS_TWILIO_URL=" + s.URL(), "AUTH_SMS_TWILIO_ACCOUNT_SID=" + AccountSID,
@@ -101,31 +103,32 @@ func (s *Server) Environ() []string {
 	}
 }
 
-// Behave has the server call f for each answer; a nil answer, and a nil f, takes the message.
+// Behave makes the server call f for each request, and answer with its result. If f or its result is nil, the server
+// accepts the message.
 func (s *Server) Behave(f func(Request) *Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.behave = f
 }
 
-// Always is for Behave: the same answer to all.
+// Always returns a function for Behave that gives the same answer to all requests.
 func Always(a Answer) func(Request) *Answer { return func(Request) *Answer { return &a } }
 
-// Taken are the messages that were taken, oldest first.
+// Taken returns the messages that were accepted, oldest first.
 func (s *Server) Taken() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.taken)
 }
 
-// Asked is how many requests there were.
+// Asked returns how many requests there were, without those for account data.
 func (s *Server) Asked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked
 }
 
-// balance answers questions about the account; false: it was none.
+// balance answers a request for data of the operator's account. It returns false if r is not such a request.
 func (s *Server) balance(w http.ResponseWriter, r *http.Request) bool {
 	var right bool
 	var denied Answer
@@ -201,7 +204,7 @@ func answer(w http.ResponseWriter, a Answer) {
 	fmt.Fprint(w, a.Body)
 }
 
-// read holds the request to its dialect. denied: only the credentials are wrong.
+// read checks that the request follows its gateway's protocol. denied is true if only the credentials are wrong.
 func read(r *http.Request) (q Request, denied bool, err error) {
 	if r.Method != "POST" || r.URL.RawQuery != "" ||
 		r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" {
@@ -282,7 +285,8 @@ func (q *Request) readTwilio() error {
 	return number(q.To)
 }
 
-// fields compares the form: these values, any others of those names, and nothing else.
+// fields returns an error unless the form has exactly the parameters of want, with their values, and the parameters in
+// free, with any values.
 func (q *Request) fields(want map[string]string, free ...string) error {
 	names := slices.Sorted(maps.Keys(q.Form))
 	all := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(want)), free...)))
@@ -304,7 +308,7 @@ func number(s string) error {
 	return nil
 }
 
-// took are the good answers.
+// took returns the gateway's answer to an accepted message, the nth.
 func took(q Request, n int) Answer {
 	switch q.Gateway {
 	case "twilio":
@@ -321,7 +325,7 @@ func took(q Request, n int) Answer {
 		n)}
 }
 
-// deniedBy are the answers to wrong credentials.
+// deniedBy has each gateway's answer to wrong credentials.
 var deniedBy = map[string]Answer{
 	"twilio": {Status: 401,
 		Body: `{"code":20003,"message":"Authenticate","more_info":"https://www.twilio.com/docs/errors/20003","status":401}`},

@@ -35,9 +35,7 @@ type fakeRedis struct {
 func newFakeRedis(t *testing.T) *fakeRedis {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f := &fakeRedis{addr: l.Addr().String(), totals: map[string]int64{}}
 	var wg sync.WaitGroup
 	t.Cleanup(func() {
