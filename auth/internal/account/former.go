@@ -11,8 +11,9 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// OwnToken returns our refresh token for a former one: the first token of the session, whose secret is derived from the
-// former token. Refresh does everything else.
+// OwnToken converts a refresh token of the former service (supabase/auth) to a refresh token of this daemon: the first
+// token of the session that was taken over, whose secret is derived from the former token. Refresh then handles it like
+// any other.
 func (a *Accounts) OwnToken(ctx context.Context, text string) (string, error) {
 	t, ok := former.ParseToken(text)
 	if !ok || !a.core.HasTakenOver() {
@@ -39,7 +40,8 @@ func (a *Accounts) OwnToken(ctx context.Context, text string) (string, error) {
 	return string(k.Codec.Append(nil, &token.Refresh{Session: s.Session, Secret: secret})), nil
 }
 
-// byFormerLink is byLink for carried links, which the former service finds under two types each.
+// byFormerLink is byLink for links that the former service has mailed. The former service accepts such a link under
+// further types.
 var byFormerLink = map[string][]store.Kind{
 	typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery},
 	"signup":        {store.KindSignup, store.KindInvite},
@@ -49,7 +51,7 @@ var byFormerLink = map[string][]store.Kind{
 	typeEmailChange: byLink[typeEmailChange],
 }
 
-// formerType returns the type that the answer names for a carried link: the type in the request.
+// formerType returns the type that the answer names for such a link: the type in the request, except for "email".
 func formerType(requested string, k store.Kind) string {
 	switch {
 	case requested != typeEmail:
@@ -60,8 +62,8 @@ func formerType(requested string, k store.Kind) string {
 	return "magiclink"
 }
 
-// isFormerForm reports whether a refresh token has the form of another service and is not merely malformed: by its
-// checksum or, if users were taken over, by its length and alphabet.
+// isFormerForm reports whether a refresh token has the form of the former service's tokens and is not merely malformed:
+// by its checksum or, if users were taken over, by its length and alphabet.
 func isFormerForm(f *flow.Flow, text string) bool {
 	t, ok := former.ParseToken(text)
 	return ok && (t.Version == 2 || f.Core.HasTakenOver())

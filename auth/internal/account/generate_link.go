@@ -13,8 +13,9 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// GenerateLink creates the token of a mail and returns its link and digits instead of sending them. Links never belong
-// to a PKCE flow. Neither limits nor DISABLE_SIGNUP apply, but the user's own next request meets the pause.
+// GenerateLink creates the token of a mail, and returns its link and one-time code to the administrator instead of
+// sending them. The link never belongs to a PKCE flow. Neither limits nor DISABLE_SIGNUP apply, but the pause before
+// the next mail to the address begins.
 func (a *Accounts) GenerateLink(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	p flow.LinkRequest) (flow.Link, error) {
 	f := a.core.Begin(req)
@@ -47,25 +48,25 @@ func (a *Accounts) GenerateLink(ctx context.Context, req flow.RequestInfo, by fl
 
 var errNoSuchEmail = refusal.Missing(refusal.CodeUserNotFound, "User with this email not found")
 
-// generateLinkOp is one call of GenerateLink.
+// generateLinkOp is the state of one call of GenerateLink.
 type generateLinkOp struct {
 	f    flow.Flow
 	by   flow.Actor
 	p    flow.LinkRequest
 	cand signupCandidate
 
-	// The results of the look-up, which is repeated if another request takes the address meanwhile.
-	typ   string // the effective type: for an unknown address magiclink becomes signup
+	// The results of the look-up, which is repeated if another request takes the address in the meantime.
+	typ   string // effective type: magiclink becomes signup if the address is unknown
 	made  linkType
 	state addressState
 	user  store.User
-	waits store.Token // the token of the pending sign-up
+	waits store.Token // token of the sign-up that waits for its confirmation
 }
 
-// linkType describes what each type creates.
+// linkType describes what GenerateLink creates for a type of link.
 type linkType struct {
 	mail  flow.MailSpec
-	pause string // the name of the pause that begins for the user's next mail
+	pause string // name of the pause before the next mail to the address
 	sent  store.SentColumn
 	note  store.Action
 }
@@ -92,7 +93,7 @@ func (op *generateLinkOp) run(ctx context.Context) (flow.Link, error) {
 	return op.write(ctx)
 }
 
-// look reads which accounts have the addresses, and checks whether the link may be created.
+// look reads which accounts have the address and the new address, and checks whether the link may be created.
 func (op *generateLinkOp) look(ctx context.Context) error {
 	op.typ = op.p.Type
 	newEmail, badEmail := flow.ParseEmail(op.p.NewEmail)
@@ -110,7 +111,7 @@ func (op *generateLinkOp) look(ctx context.Context) error {
 	exists := account.ID != uuid.Nil && account.Email == op.cand.address
 	switch {
 	case !exists && op.typ == "magiclink":
-		op.typ = "signup" // without password
+		op.typ = "signup" // without a password
 	case !exists && (op.typ == "recovery" || op.typ == "email_change_current" || op.typ == "email_change_new"):
 		return errNoSuchEmail
 	}
@@ -140,7 +141,7 @@ func (op *generateLinkOp) look(ctx context.Context) error {
 	return nil
 }
 
-// checkType checks links for users who are not confirmed yet.
+// checkType checks what only applies to sign-ups and invitations.
 func (op *generateLinkOp) checkType(ctx context.Context) error {
 	if op.typ != "signup" && op.typ != "invite" {
 		return nil
@@ -171,7 +172,7 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 	if err != nil {
 		return flow.Link{}, err
 	}
-	msg.Message.Payload = nil // the caller delivers it
+	msg.Message.Payload = nil // nothing is sent: the administrator gets the link
 	msg.Token.Required = state == addressPending
 	b := op.f.Batch()
 	id := u.ID
@@ -181,7 +182,7 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 	case typ == "signup" && state == addressFree:
 		msg.Token.PasswordHash, msg.Token.UserMetadata = op.cand.hash, op.cand.data
 		id = op.cand.addPending(&op.f, b, state, u)
-	case typ == "signup": // a pending sign-up keeps its password, unless this request has one
+	case typ == "signup": // the new token keeps the pending sign-up's password, unless this request has one
 		if waits.Address == op.cand.address && !waits.Contested {
 			msg.Token.PasswordHash, msg.Token.UserMetadata, msg.Token.Identity = waits.PasswordHash, waits.UserMetadata,
 				waits.Identity
@@ -197,7 +198,8 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 	case made.mail.Vars.NewEmail != "":
 		b.UpdateUser(store.UserPatch{ID: id, Now: op.f.Now, NewEmail: &made.mail.Vars.NewEmail,
 			CurrentEmailProven: new(false), NewEmailProven: new(false), EmailChangeSentAt: &op.f.Now})
-		if u.NewEmail != made.mail.Vars.NewEmail { // tokens for another address no longer prove anything
+		// The tokens of a change to another address prove nothing any more: they are deleted.
+		if u.NewEmail != made.mail.Vars.NewEmail {
 			b.DeleteTokens(id, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
 		}
 	default:
@@ -211,7 +213,7 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 		return flow.Link{}, err
 	}
 	op.cand.beginPause(ctx, &op.f, made.pause)
-	if typ == "signup" { // the metadata is stored with the token
+	if typ == "signup" { // the metadata is stored with the token until the address is confirmed
 		out.UserMetadata = flow.WithoutOwn(msg.Token.UserMetadata)
 	}
 	return flow.Link{User: out, ActionLink: msg.URL, EmailOTP: msg.Code, HashedToken: msg.TokenHash, VerificationType: typ,

@@ -11,8 +11,9 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Invite creates a user without a password and sends a link. An unconfirmed user is invited again and keeps the
-// metadata. The budget for mails applies, but no pause; the pause before the user's own next confirmation begins.
+// Invite creates a user without a password and mails a link to the user. A user who is not confirmed yet is invited
+// again and keeps the metadata. The budget for mails applies, but no pause; the pause before the next confirmation that
+// is sent to the address begins.
 func (a *Accounts) Invite(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	p flow.Invitation) (store.User, error) {
 	f := a.core.Begin(req)
@@ -77,7 +78,8 @@ func newInvitation(f *flow.Flow, cand *signupCandidate, known store.User) (flow.
 	})
 }
 
-// addInvited adds an invited user, or records that an existing user was invited again.
+// addInvited adds the statements that create an invited user or, if the address has an unconfirmed account, record that
+// its user was invited again. It returns the user's ID.
 func (cand *signupCandidate) addInvited(f *flow.Flow, b *flow.Batch, state addressState, known store.User) uuid.UUID {
 	if state == addressPending {
 		b.UpdateUser(store.UserPatch{ID: known.ID, Now: f.Now, InvitedAt: &f.Now, ConfirmationSentAt: &f.Now})
@@ -90,7 +92,8 @@ func (cand *signupCandidate) addInvited(f *flow.Flow, b *flow.Batch, state addre
 	return u.ID
 }
 
-// beginPause begins the pause before the next mail to the address, unless the pause runs already. A failure is ignored.
+// beginPause begins the pause named name before the next mail to the address, unless it has begun already. A failure is
+// ignored.
 func (cand *signupCandidate) beginPause(ctx context.Context, f *flow.Flow, name string) {
 	pause := f.Settings.Email.Interval
 	if name == "confirmation" {

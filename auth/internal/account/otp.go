@@ -11,7 +11,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// SendOTP sends a link or digits to sign in with. An unknown address becomes an account unless CreateUser is false.
+// SendOTP sends a magic link or a one-time code to sign in with. For an unknown address it creates an account, unless
+// CreateUser is false.
 func (a *Accounts) SendOTP(ctx context.Context, req flow.RequestInfo, p flow.OTP) error {
 	f := a.core.Begin(req)
 	switch {
@@ -32,7 +33,7 @@ func (a *Accounts) SendOTP(ctx context.Context, req flow.RequestInfo, p flow.OTP
 	return refusal.NotValid("One of email or phone must be set")
 }
 
-// MagicLink is SendOTP by mail with CreateUser.
+// MagicLink mails a magic link, as SendOTP with CreateUser does.
 func (a *Accounts) MagicLink(ctx context.Context, req flow.RequestInfo, p flow.MagicLink) error {
 	return sendLink(ctx, a.core.Begin(req), p, true)
 }
@@ -58,7 +59,7 @@ func sendLink(ctx context.Context, f *flow.Flow, p flow.MagicLink, create bool) 
 	if err := f.Settings.CheckMailSendable("magic link"); err != nil {
 		return err
 	}
-	// Every kind of mail that is sent here shares the pause of recovery.
+	// Every kind of mail that is sent here shares its pause with recoveries.
 	op := otpOp{f: *f, cand: cand, create: create, autoconfirm: f.Settings.Email.Autoconfirm}
 	op.q = flow.BoundClient(f, flow.MailQuota(f, "recovery", f.Settings.Email.Interval, cand.aud, cand.address)).
 		Apart(f, cand.aud, cand.address)
@@ -88,22 +89,22 @@ func sendDigits(ctx context.Context, f *flow.Flow, p flow.OTP) error {
 	return op.run(ctx)
 }
 
-// otpOp is one call of SendOTP or MagicLink.
+// otpOp is the state of one call of SendOTP or MagicLink.
 type otpOp struct {
 	f           flow.Flow
 	cand        signupCandidate
 	q           *flow.Quota
-	create      bool // an unknown address becomes an account
-	autoconfirm bool // the new account is confirmed at once
+	create      bool // an unknown address gets an account
+	autoconfirm bool // a new account is confirmed at once
 
-	// What the look-up found; set again after the address was overtaken.
+	// The results of the look-up, which is repeated if another request takes the address in the meantime.
 	known  store.User
 	state  addressState
-	hidden bool // the address is unknown and answered like a known one
+	hidden bool // the address is unknown, but answered like a known address
 }
 
-// run sends a message to sign in with to the address: a confirmation to a new or unconfirmed one, else a magic link or
-// digits. One batch of reads, one of writes.
+// run sends a message to sign in with: a confirmation if the address is new or unconfirmed, else a magic link or a
+// one-time code. It takes one batch of reads and one of writes.
 func (op *otpOp) run(ctx context.Context) error {
 	for again := false; ; again = true {
 		if err := op.look(ctx); err != nil {
@@ -117,7 +118,7 @@ func (op *otpOp) run(ctx context.Context) error {
 	}
 }
 
-// look reads which account has the address, and checks whether an unknown one may become an account.
+// look reads which account has the address, and checks whether an unknown address may get an account.
 func (op *otpOp) look(ctx context.Context) (err error) {
 	f, cand := &op.f, &op.cand
 	if op.known, err = lookUp(ctx, f, cand, op.q); err != nil {
@@ -153,7 +154,7 @@ func (op *otpOp) write(ctx context.Context) error {
 	switch {
 	case signsUp:
 		id = cand.addPending(f, b, state, known)
-	case created: // the account is confirmed; the link below signs in
+	case created: // the account is confirmed already; the link that is sent only signs in
 		u := cand.user(f, cand.NewID(), true, cand.data)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
@@ -195,7 +196,7 @@ func (op *otpOp) write(ctx context.Context) error {
 	return f.Send(ctx, b)
 }
 
-// otpMessage returns the message to sign in with.
+// otpMessage returns the message to sign in with. signsUp says whether it confirms a sign-up.
 func otpMessage(f *flow.Flow, cand *signupCandidate, known store.User, signsUp bool,
 	pkce *store.Flow) (flow.Outgoing, error) {
 	switch {
@@ -205,7 +206,7 @@ func otpMessage(f *flow.Flow, cand *signupCandidate, known store.User, signsUp b
 		return flow.NewSMS(f, store.KindSMS, cand.phone(known.UserMetadata))
 	}
 	data := known.UserMetadata
-	if known.ID == uuid.Nil { // the account has just been created, and confirmed
+	if known.ID == uuid.Nil { // the account is being created, and is confirmed at once
 		data = cand.profile(cand.NewID(), true, cand.data)
 	}
 	return flow.NewMail(f, flow.MailSpec{

@@ -9,7 +9,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Reauthenticate sends the user digits that prove access to the mailbox or phone. They are the nonce of a new password.
+// Reauthenticate sends a one-time code to the user's mailbox or phone. The user enters it as the nonce of a new
+// password, which proves access to the address again.
 func (a *Accounts) Reauthenticate(ctx context.Context, req flow.RequestInfo, principal flow.Principal) error {
 	f := a.core.Begin(req)
 	u := principal.User

@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Recover sends a link that signs the owner of an address in. Whether the address has an account makes no visible
-// difference: the pause between two mails to one address applies to unknown addresses too.
+// Recover mails a link that signs the owner of an address in, to set a new password. The answer does not reveal whether
+// the address has an account: the pause between two mails to one address applies to unknown addresses too.
 func (a *Accounts) Recover(ctx context.Context, req flow.RequestInfo, p flow.Recover) error {
 	f := a.core.Begin(req)
 	if err := f.Settings.Email.CheckRecovery(); err != nil {

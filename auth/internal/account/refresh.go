@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every failure that is not about
-// the token itself is a 503: any other status makes the client library drop its session.
+// Refresh rotates a refresh token with one statement (docs/tokens.md#refresh-tokens). Every failure that is not about
+// the token itself is a 503, since at any other status the client library drops its session.
 func (a *Accounts) Refresh(ctx context.Context, req flow.RequestInfo, text string) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	r, err := f.Core.Codec.Parse(text)
@@ -57,7 +57,8 @@ func (a *Accounts) Refresh(ctx context.Context, req flow.RequestInfo, text strin
 	if out.Rotated {
 		f.Core.Rotations.Take(r.Session, f.Settings.Sessions.RefreshBurst, f.Now)
 	}
-	if made == nil && f.Settings.Hooks.Claims != nil { // skipped, perhaps for a ban that has ended
+	// The hook was not called, perhaps because of a ban that has just ended.
+	if made == nil && f.Settings.Hooks.Claims != nil {
 		return flow.Grant{}, refusal.Unavailable(errNoClaims, flow.RefreshRetry)
 	}
 	r.Counter = out.Session.Counter
@@ -68,7 +69,7 @@ func (a *Accounts) Refresh(ctx context.Context, req flow.RequestInfo, text strin
 	return g, nil
 }
 
-// ago returns the earliest time within a limit; zero without one.
+// ago returns the time that lies limit before now; zero if there is no limit.
 func ago(now time.Time, limit time.Duration) time.Time {
 	if limit <= 0 {
 		return time.Time{}
@@ -83,7 +84,8 @@ var (
 	errReused   = refusal.Invalid(refusal.CodeRefreshTokenAlreadyUsed, "Invalid Refresh Token: Already Used")
 )
 
-// refreshRefusal returns why nothing was rotated; nil if the present token is handed out again.
+// refreshRefusal returns why a refresh token was not rotated. It returns nil if the client may have the session's
+// current refresh token again, since its token was used only just before or reuse is allowed.
 func refreshRefusal(s *flow.Settings, out store.Refreshed, counter uint64, now time.Time) error {
 	const expired = "Invalid Refresh Token: Session Expired"
 	v := out.Session
@@ -101,7 +103,8 @@ func refreshRefusal(s *flow.Settings, out store.Refreshed, counter uint64, now t
 	case out.NewerLogin:
 		return refusal.Invalid(refusal.CodeSessionExpired, expired+" (Revoked by Newer Login)")
 	case counter >= v.Counter:
-		// The MAC is ours, but the token was never issued: the database was restored to an older state.
+		// The MAC is valid, but the token is unknown: the database was restored from a backup that is older than the
+		// token.
 		return errRefreshNotFound
 	case counter+1 == v.Counter && (!s.Sessions.Rotation || out.RotatedAgo <= s.Sessions.ReuseInterval):
 		return nil

@@ -12,10 +12,10 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// resendable describes what each type of a resend looks for.
+// resendable describes, for each type of a resend, which kinds of pending tokens it sends again.
 var resendable = map[string]struct {
 	phone bool
-	name  string // in errors
+	name  string // in error texts
 	kinds []store.Kind
 }{
 	"signup":        {false, "confirmation", []store.Kind{store.KindSignup}},
@@ -24,24 +24,24 @@ var resendable = map[string]struct {
 	"phone_change":  {true, "phone_change", []store.Kind{store.KindPhoneChange}},
 }
 
-// flowMethods are the amr methods of the sessions that a mail's PKCE flow opens.
+// flowMethods are the amr methods of the sessions that the PKCE flows of these types of mail open.
 var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "email_change"}
 
-// Resend sends another mail or SMS for what is pending for an address. It returns the ID of the message or, if nothing
-// is pending, a random ID, so that the answer does not reveal whether anything is pending.
+// Resend sends the mail or SMS of a pending operation again. It returns the ID of the message or, if nothing is pending
+// for the address, a random ID, so that the answer does not reveal which is the case.
 func (a *Accounts) Resend(ctx context.Context, req flow.RequestInfo, p flow.Resend) (uuid.UUID, error) {
 	op := resendOp{f: *a.core.Begin(req), p: p}
 	return op.run(ctx)
 }
 
-// resendOp is one call of Resend.
+// resendOp is the state of one call of Resend.
 type resendOp struct {
 	f       flow.Flow
 	p       flow.Resend
-	address string // the address, of whatever kind
+	address string // e-mail address or phone number
 	q       *flow.Quota
 	pending store.Pending
-	// found: something is pending. Otherwise the same statements run for a user that does not exist.
+	// found is set if something is pending. If not, the same statements run for a user ID that does not exist.
 	found bool
 }
 
@@ -78,19 +78,20 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	}
 	op.found = hasPending(op.p.Type, op.address, &op.pending)
 	id, err := op.write(ctx)
-	if errors.Is(err, errOtherPaused) { // the other address just got a message: answered as if nothing were pending
+	// The other address of the change got a message just before: answered as if nothing were pending.
+	if errors.Is(err, errOtherPaused) {
 		op.found = false
 		id, err = op.write(ctx)
 	}
 	return id, err
 }
 
-// errOtherPaused: the other address of a pending change is still paused.
+// errOtherPaused is returned if the other address of a pending change must not get a message yet.
 var errOtherPaused = errors.New("account: resend: the pause of the other address")
 
-// otherLimits returns the pauses and caps of the other address that gets a message besides the requested one: without
-// them any user with a pending change could send further messages to another person. If there is no other address, they
-// belong to a random one.
+// otherLimits returns the pauses and caps of the other address to which the resend of a change of address also sends a
+// message. Without these limits, any user with a pending change could have further messages sent to another person. If
+// there is no other address, it returns the limits of a random one, so that the statements are the same.
 func (op *resendOp) otherLimits() []store.Limit {
 	f, u, other := &op.f, &op.pending.User, uuid.NewString()
 	switch op.p.Type {
@@ -111,14 +112,14 @@ func (op *resendOp) otherLimits() []store.Limit {
 		}
 		q := flow.SMSQuota(f, f.Aud(), other)
 		if len(q.Budgets) > 0 {
-			q.Budgets = q.Budgets[1:] // the budget of the service is taken already
+			q.Budgets = q.Budgets[1:] // the service's budget is taken with op.q
 		}
 		return q.All()
 	}
 	return nil
 }
 
-// resendAddress checks the request and returns the address.
+// resendAddress checks the request and returns the address to send to.
 func resendAddress(s *flow.Settings, p flow.Resend) (who string, err error) {
 	what, known := resendable[p.Type]
 	if !what.phone {
@@ -153,7 +154,7 @@ func resendAddress(s *flow.Settings, p flow.Resend) (who string, err error) {
 	return who, err
 }
 
-// hasPending reports whether anything of the type is pending for the address.
+// hasPending reports whether something of the type is pending for the address who.
 func hasPending(typ, who string, p *store.Pending) bool {
 	u := &p.User
 	switch typ {
@@ -175,7 +176,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	}
 	var pkce *store.Flow
 	if !resendable[op.p.Type].phone {
-		if p.Token.Contested { // the challenge may be another person's too
+		if p.Token.Contested { // contested: the challenge may come from another person's sign-up
 			p.Flow = store.Flow{}
 		}
 		pkce = pkceFlowAgain(f.Settings, op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.Now)
@@ -192,7 +193,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	op.q.Take(b, f.Now, others...)
 	b.MarkSent(id, sent, f.Now)
 	if pkce == nil && !resendable[op.p.Type].phone {
-		b.InsertFlow(store.Flow{ID: uuid.New(), User: uuid.New()}) // does nothing, at the same cost
+		b.InsertFlow(store.Flow{ID: uuid.New(), User: uuid.New()}) // does nothing, but takes as long
 	}
 	flow.InsertOutgoing(b, id, pkce, msgs...)
 	note.At, note.Actor, note.OnlyFor, note.IP = f.Now, id, id, f.Req.IP
@@ -209,7 +210,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	return uuid.New(), nil // a test number
 }
 
-// compose returns the messages, the column for the time of sending, and the audit row.
+// compose returns the messages, the column that gets the time of sending, and the audit row.
 func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.SentColumn, note store.Audit, err error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	sent, note = store.ConfirmationSent,
@@ -241,7 +242,8 @@ func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.
 	return msgs, sent, note, err
 }
 
-// keepPassword moves the password that is pending with an account's first address to the address's new token.
+// keepPassword copies the password that was given together with an account's first address from the pending token of
+// the address to the address's new token.
 func (op *resendOp) keepPassword(msgs []flow.Outgoing) {
 	waiting := &op.pending.Token
 	for i := range msgs {
@@ -251,8 +253,9 @@ func (op *resendOp) keepPassword(msgs []flow.Outgoing) {
 	}
 }
 
-// renewConfirmation renews the pending sign-up for any caller: the new confirmation carries the same password, metadata
-// and identity. If sign-ups are contested, it proves only the address.
+// renewConfirmation returns a new confirmation of the pending sign-up, for any caller: it carries the same password,
+// metadata and identity. If the sign-ups of the address are contested, it carries none of them and proves only the
+// address.
 func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]flow.Outgoing, error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	cand := &signupCandidate{provider: provider, address: who}
@@ -263,16 +266,16 @@ func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]flow
 	return []flow.Outgoing{msg}, err
 }
 
-// renew fills cand with the sign-up that a token confirms, unless the sign-up is contested.
+// renew fills cand with the sign-up that token t confirms, unless the sign-up is contested.
 func (cand *signupCandidate) renew(t *store.Token) {
 	if cand.contested = t.Contested; !t.Contested {
 		cand.hash, cand.data, cand.identity = t.PasswordHash, t.UserMetadata, t.Identity
 	}
 }
 
-// pkceFlowAgain returns the flow of a mail that is sent again: by the client's challenge or, without one, like the flow
-// of the previous mail. Older versions of the client library send no challenge here, and refuse a link that does not
-// belong to their flow.
+// pkceFlowAgain returns the PKCE flow of a mail that is sent again. It has the client's challenge or, without one, the
+// challenge of the previous mail's flow: older versions of the client library send no challenge with a resend, but
+// refuse a link that does not belong to their own flow.
 func pkceFlowAgain(s *flow.Settings, c flow.Challenge, old store.Flow, method string, now time.Time) *store.Flow {
 	if !c.Given() && old.ID != uuid.Nil {
 		c, method = flow.Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method

@@ -14,7 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Password is a sign-in with a password.
+// Password is a request to sign in with a password.
 type Password struct {
 	Email    string `json:"email"`
 	Phone    string `json:"phone"`
@@ -23,8 +23,8 @@ type Password struct {
 
 var errCredentials = refusal.Invalid(refusal.CodeInvalidCredentials, "Invalid login credentials")
 
-// SignInPassword opens a session with one statement, one hash and another statement, whether or not the address has an
-// account and the password is right.
+// SignInPassword signs in with a password. It takes one statement, one password hash and another statement, whether or
+// not the address has an account and the password is right.
 func (a *Accounts) SignInPassword(ctx context.Context, req flow.RequestInfo, p Password) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	provider, who, err := identifier(f.Settings, p)
@@ -44,21 +44,21 @@ func (a *Accounts) SignInPassword(ctx context.Context, req flow.RequestInfo, p P
 	return g, err
 }
 
-// passwordRounds is how often a sign-in is tried if the account changes while the password is checked. A concurrent
-// sign-in that renews the hash changes the account once; further rounds are for changes by the user.
+// passwordRounds is how often a sign-in is tried if the account changes while the password is checked. One change is
+// expected, if a concurrent sign-in renews the hash; the other rounds are for changes by the user.
 const passwordRounds = 3
 
-// signInOp is one call of SignInPassword or SignInConsole.
+// signInOp is the state of one call of SignInPassword or SignInConsole.
 type signInOp struct {
 	f            flow.Flow
 	guesses      flow.Guesses
 	p            Password
-	provider     string // email or phone
-	console      bool   // the sign-in is at the console, for administrators only
-	hookNotified bool   // the hook was called for the right password
+	provider     string // "email" or "phone"
+	console      bool   // the sign-in is to the admin console, for administrators only
+	hookNotified bool   // the hook of passwords was called for the right password
 }
 
-// run opens the session, and starts over if the account has changed meanwhile.
+// run opens the session. It starts over if the account changed while the password was checked.
 func (op *signInOp) run(ctx context.Context) (u store.User, draft flow.SessionDraft, err error) {
 	for range passwordRounds {
 		if u, draft, err = op.try(ctx); !errors.Is(err, errChangedMeanwhile) {
@@ -68,8 +68,8 @@ func (op *signInOp) run(ctx context.Context) (u store.User, draft flow.SessionDr
 	return u, draft, refusal.Unavailable(errChangedMeanwhile, time.Second)
 }
 
-// try checks the password against the account as it is. errChangedMeanwhile: the account changed while the password was
-// checked, and has to be read again.
+// try checks the password against the account as it is now. It returns errChangedMeanwhile if the account changed while
+// the password was checked, and has to be read again.
 func (op *signInOp) try(ctx context.Context) (u store.User, draft flow.SessionDraft, err error) {
 	look := store.CredentialsFor{Aud: op.f.Aud(), Tries: op.guesses.Account, Place: op.guesses.Place}
 	if op.provider == "email" {
@@ -116,13 +116,13 @@ func (op *signInOp) try(ctx context.Context) (u store.User, draft flow.SessionDr
 	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.LimitToCheck()}
 	if rehash {
 		if o.Rehash, err = op.f.Core.Passwords.Hash(ctx, op.p.Password); err != nil {
-			o.Rehash = "" // the old hash stays until the next sign-in
+			o.Rehash = "" // hashing failed: the old hash stays until the next sign-in
 		}
 	}
 	return op.open(ctx, u, o)
 }
 
-// open writes the session.
+// open stores the session, if the account still has the password hash that was checked.
 func (op *signInOp) open(ctx context.Context, u store.User,
 	o store.OpenSession) (store.User, flow.SessionDraft, error) {
 	draft := flow.NewSession(&op.f, u.ID, flow.MethodPassword)
@@ -142,8 +142,8 @@ func (op *signInOp) open(ctx context.Context, u store.User,
 	return u, draft, nil
 }
 
-// identifier returns the address to look up. The address is folded, but not checked: a malformed address is just
-// unknown.
+// identifier returns the address to look up, in the case in which addresses are stored. It does not check the form: a
+// malformed address has no account.
 func identifier(s *flow.Settings, p Password) (provider, who string, err error) {
 	switch {
 	case p.Email != "" && p.Phone != "":
@@ -160,7 +160,8 @@ func identifier(s *flow.Settings, p Password) (provider, who string, err error) 
 	return "", "", refusal.NotValid("missing email or phone")
 }
 
-// checkSignIn returns the refusal of a sign-in with the right password; nil if there is none.
+// checkSignIn returns the refusal of a sign-in whose password is right; nil if the user may sign in. pending says that
+// the password belongs to a sign-up that is not confirmed yet.
 func checkSignIn(provider string, u store.User, pending bool, now time.Time) *refusal.Refusal {
 	switch {
 	case u.BannedUntil.After(now):
@@ -173,11 +174,12 @@ func checkSignIn(provider string, u store.User, pending bool, now time.Time) *re
 	return nil
 }
 
-// ConsoleLife is how long a sign-in at the admin console lasts at most.
+// ConsoleLife is the longest life of a sign-in at the admin console.
 const ConsoleLife = 8 * time.Hour
 
-// SignInConsole opens a session at the admin console, without tokens. It runs the same statements and the same hash as
-// SignInPassword. An account that may not administer is answered, and counted, like a wrong password.
+// SignInConsole opens a session at the admin console, which gets no tokens. It runs the same statements and the same
+// hash as SignInPassword. If the account may not administer, the answer is that of a wrong password, and a try is
+// taken.
 func (a *Accounts) SignInConsole(ctx context.Context, req flow.RequestInfo,
 	p Password) (store.User, store.Session, error) {
 	f := a.core.Begin(req)
@@ -194,11 +196,11 @@ func (a *Accounts) SignInConsole(ctx context.Context, req flow.RequestInfo,
 	return u, flow.OpenedSession(f, &draft), nil
 }
 
-// reasonConsoleRole is the reason in the audit log if the password is right but the user has no administrator's role.
+// reasonConsoleRole is the reason in the audit row if the password is right but the user has no admin role.
 const reasonConsoleRole = "console_role"
 
-// refuseConsole returns nil if the user may sign in at the console, else the answer. r is the refusal of any sign-in of
-// the user; nil if there is none.
+// refuseConsole returns nil if the user may sign in at the console, else the refusal. r is the refusal that any sign-in
+// of the user would get; nil if there is none.
 func (op *signInOp) refuseConsole(ctx context.Context, u store.User, r *refusal.Refusal) error {
 	reason := ""
 	if r != nil {
@@ -221,7 +223,7 @@ func (op *signInOp) refuseConsole(ctx context.Context, u store.User, r *refusal.
 	return nil
 }
 
-// SignOutConsole ends a session of the console.
+// SignOutConsole ends a session of the admin console.
 func (a *Accounts) SignOutConsole(ctx context.Context, req flow.RequestInfo, user, session uuid.UUID) error {
 	f := a.core.Begin(req)
 	_, err := f.Core.DB.SignOut(ctx, store.SignOut{User: user, Session: session, Scope: store.ScopeLocal, Now: f.Now,

@@ -16,9 +16,9 @@ import (
 var scopes = map[string]store.Scope{"": store.ScopeGlobal, "global": store.ScopeGlobal, "local": store.ScopeLocal,
 	"others": store.ScopeOthers}
 
-// SignOut ends sessions, in one round trip. given says whether the request has a scope: without one only the refresh
-// tokens are ended. A valid token is accepted even if its session is gone or its user is banned, since the caller is
-// then signed out as requested.
+// SignOut ends sessions, in one round trip. given says whether the request names a scope: if not, the sessions lose
+// only their refresh tokens. A valid access token is accepted even if its session is gone or its user is banned, since
+// the caller is then signed out as requested.
 func (a *Accounts) SignOut(ctx context.Context, req flow.RequestInfo, bearer, scope string, given bool) error {
 	f := a.core.Begin(req)
 	var claims token.Claims
@@ -40,7 +40,7 @@ func (a *Accounts) SignOut(ctx context.Context, req flow.RequestInfo, bearer, sc
 	return refusal.Failure("sign out", err)
 }
 
-// Sessions returns the user's own sessions, newest first, including ended sessions that are still stored.
+// Sessions returns the user's own sessions, newest first, including ended sessions that have not been deleted yet.
 func (a *Accounts) Sessions(ctx context.Context, principal flow.Principal) ([]store.Session, error) {
 	list, err := a.core.DB.Sessions(ctx, principal.User.ID)
 	return list, refusal.Failure("sessions", err)

@@ -14,8 +14,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes, whatever the state of
-// the address.
+// SignUp requests an account with a password. It takes one batch of reads, one password hash and one batch of writes,
+// whatever the state of the address.
 func (a *Accounts) SignUp(ctx context.Context, req flow.RequestInfo, p flow.SignUp) (flow.SignedUp, error) {
 	f := a.core.Begin(req)
 	cand, err := newSignupCandidate(f, p)
@@ -34,7 +34,7 @@ func (a *Accounts) SignUp(ctx context.Context, req flow.RequestInfo, p flow.Sign
 	return flow.SignedUp{User: u}, err
 }
 
-// newSignupCandidate checks a sign-up before the database is queried.
+// newSignupCandidate checks a sign-up as far as that is possible without the database.
 func newSignupCandidate(f *flow.Flow, p flow.SignUp) (*signupCandidate, error) {
 	s := f.Settings
 	cand := &signupCandidate{aud: f.Aud(), challenge: p.Challenge}
@@ -84,8 +84,8 @@ func newSignupCandidate(f *flow.Flow, p flow.SignUp) (*signupCandidate, error) {
 	return cand, checkSignUpAudience(s, cand.aud)
 }
 
-// checkSignUpAudience keeps clients from creating users of an audience that is not configured, which would get into the
-// users' tokens.
+// checkSignUpAudience refuses an audience other than the configured one: the audience of a new user would appear in the
+// user's access tokens.
 func checkSignUpAudience(s *flow.Settings, aud string) error {
 	if aud != s.Audience {
 		return refusal.NotValid("Users cannot sign up for this audience")
@@ -93,7 +93,7 @@ func checkSignUpAudience(s *flow.Settings, aud string) error {
 	return nil
 }
 
-// confirmationQuota returns the quota of a confirmation, or a refusal if no confirmation could be delivered.
+// confirmationQuota returns the quota of a sign-up's confirmation, or a refusal if no confirmation could be delivered.
 func confirmationQuota(f *flow.Flow, cand *signupCandidate) (*flow.Quota, error) {
 	if cand.provider == "email" {
 		q := flow.MailQuota(f, "confirmation", f.Settings.Email.ConfirmationInterval, cand.aud, cand.address)
@@ -108,13 +108,14 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 	if err != nil {
 		return store.User{}, err
 	}
-	// Two tries at most: between the look-up and the writes another request may have taken the address.
+	// At most two tries: between the look-up and the writes another request may have taken the address.
 	for again := false; ; again = true {
 		known, err := lookUp(ctx, f, cand, q)
 		if err != nil {
 			return store.User{}, cand.contest(ctx, f, known, text, err)
 		}
-		// The hook is called whatever the state of the address: a refusal must not reveal that the address is free.
+		// The hook is called whatever the state of the address, so that its refusal does not reveal that the address is
+		// free.
 		if err := cand.CheckCreation(ctx, f, cand.user(f, cand.NewID(), false, cand.data)); err != nil {
 			return store.User{}, err
 		}
@@ -141,7 +142,8 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 		if isOvertaken(err) && !again {
 			continue
 		}
-		if refused := q.RefusalOf(err); refused != err { // a concurrent sign-up took the limit, perhaps a second click
+		// A concurrent sign-up, perhaps a second click, took from the limit.
+		if refused := q.RefusalOf(err); refused != err {
 			known, _ := lookUp(ctx, f, cand, q)
 			return store.User{}, cand.contest(ctx, f, known, text, refused)
 		}
@@ -159,10 +161,10 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 	}
 }
 
-// contest compares the password of a sign-up that a limit refuses with the password of the newest pending sign-up. If
-// they differ, the pending sign-ups become contested: the sender of the refused sign-up may be the owner of the
-// address, for whom POST /resend must not confirm what another person chose. It always takes one hash and one
-// transaction that writes, so that the time does not reveal the state of the address.
+// contest compares the password of a sign-up that a limit refuses with the password of the newest pending sign-up of
+// the address. If they differ, the pending sign-ups become contested: the sender of the refused sign-up may be the
+// owner of the address, and then POST /resend must not confirm a password that another person chose. It always takes
+// one hash and one transaction that writes, so that the time does not reveal the state of the address.
 func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known store.User, text string,
 	refused error) error {
 	if r, ok := errors.AsType[*refusal.Refusal](refused); !ok || r.Kind != refusal.KindLimited {
@@ -174,11 +176,11 @@ func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known st
 	}
 	user := known.ID
 	if same {
-		user = uuid.New() // an ID that no user has
+		user = uuid.New() // no user has this ID
 	}
 	b := f.Batch()
 	note := store.NewInterval(f.LimitKey("contest", cand.aud, cand.address), time.Second)
-	b.Take(note, 0, f.Now) // writes a row in every case
+	b.Take(note, 0, f.Now) // writes a row whether or not sign-ups are contested
 	b.ContestSignUps(user, cand.address)
 	if err := b.Send(ctx); err != nil {
 		return refusal.Failure("sign up", err)
@@ -186,20 +188,21 @@ func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known st
 	return refused
 }
 
-// lookUp reads which account has the address and checks the quota.
+// lookUp reads which account has the address, and refuses if the quota is used up.
 func lookUp(ctx context.Context, f *flow.Flow, cand *signupCandidate, q *flow.Quota) (known store.User, err error) {
-	// The account is read after the pauses, so that it is seen with the sign-up that began a pause.
+	// The account is read after the pauses, so that if a sign-up has begun a pause, its account is seen too.
 	err = q.LookUp(ctx, f, func(b *flow.Batch) { cand.find(b, &known) })
 	return known, err
 }
 
-// isOvertaken reports whether the address was taken, or its account deleted, between the look-up and the writes.
+// isOvertaken reports whether another request took the address, or deleted its account, between the look-up and the
+// writes.
 func isOvertaken(err error) bool {
 	return errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) ||
 		errors.Is(err, store.ErrUserGone)
 }
 
-// errExists is the answer to a repeated sign-up under autoconfirm.
+// errExists is the refusal of a sign-up for an existing account if addresses count as confirmed at once (autoconfirm).
 var errExists = refusal.Invalid(refusal.CodeUserAlreadyExists, "User already registered")
 
 func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, text string) (flow.Grant, error) {
@@ -219,7 +222,7 @@ func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, t
 		state := cand.state(known)
 		if state == addressPending && (known.PasswordHash != "" || known.IsAnonymous || hasProvider(known) ||
 			!known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero() || known.BannedUntil.After(f.Now)) {
-			state = addressTaken // an administrator set the address or a ban, or the account's other address is confirmed
+			state = addressTaken // administrators set the address or a ban, or the other address is confirmed
 		}
 		g, err := signUpAtOnce(ctx, f, cand, state, known)
 		if isOvertaken(err) && !again {
@@ -229,14 +232,14 @@ func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, t
 	}
 }
 
-// hasProvider reports whether the user signed up by a provider, or has linked one.
+// hasProvider reports whether the user signed up with an external provider, or has linked one.
 func hasProvider(u store.User) bool {
 	var app struct{ Providers []string }
-	_ = json.Unmarshal(u.AppMetadata, &app) // this service writes no other form
+	_ = json.Unmarshal(u.AppMetadata, &app) // this daemon always writes a list of strings
 	return slices.ContainsFunc(app.Providers, func(p string) bool { return p != "email" && p != "phone" })
 }
 
-// signUpAtOnce creates a confirmed account and its first session, in one batch.
+// signUpAtOnce creates a confirmed account with its first session, or confirms a pending one, in one batch.
 func signUpAtOnce(ctx context.Context, f *flow.Flow, cand *signupCandidate, state addressState,
 	known store.User) (flow.Grant, error) {
 	f.Tick()
@@ -302,7 +305,7 @@ func confirmPatch(u store.User, now time.Time) store.UserPatch {
 	return p
 }
 
-// auditRow returns the audit row of a sign-up that made no session.
+// auditRow returns the audit row of a sign-up that opens no session.
 func (cand *signupCandidate) auditRow(f *flow.Flow, state addressState, known store.User, id uuid.UUID) store.Audit {
 	a := f.Audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel",
 		cand.channel)
@@ -312,7 +315,7 @@ func (cand *signupCandidate) auditRow(f *flow.Flow, state addressState, known st
 	return a
 }
 
-// SignUpAnonymous opens a session for a new user without any address.
+// SignUpAnonymous opens a session for a new user who has no address.
 func (a *Accounts) SignUpAnonymous(ctx context.Context, req flow.RequestInfo, data []byte) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	if !f.Settings.Anonymous {

@@ -11,21 +11,21 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// signupCandidate is a request for an account with an address. Password and metadata are stored with the token that is
-// sent to the address. They become the account's only when the token is redeemed.
+// signupCandidate is a sign-up for an address. Its password and metadata are stored with the token that is sent to the
+// address, and become the account's only when the token is redeemed.
 type signupCandidate struct {
 	flow.Creation
-	aud, provider, address string // provider: email or phone
-	hash                   string // "" without a password
+	aud, provider, address string // provider is "email" or "phone"
+	hash                   string // hash of the password; "" without a password
 	data                   json.RawMessage
 	challenge              flow.Challenge
 	channel                string
-	made                   uuid.UUID // the ID of the identity that user returns
-	identity               uuid.UUID // the identity of the provider that gave the address; Nil: none did
-	contested              bool      // the message proves the address alone, whatever sign-ups are pending
+	made                   uuid.UUID // ID of the identity that the method user returns
+	identity               uuid.UUID // identity of the external provider that gave the address; Nil: none did
+	contested              bool      // the message only proves the address, and carries no password or metadata
 }
 
-// accountID returns the ID of the known account, else the ID of the account to be created.
+// accountID returns the ID of the known account or, if the address has none, the ID of the account to be created.
 func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 	if known.ID != uuid.Nil {
 		return known.ID
@@ -37,9 +37,9 @@ func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 type addressState uint8
 
 const (
-	addressFree    addressState = iota // no account has it
-	addressPending                     // an unconfirmed account has it
-	addressTaken                       // a confirmed account has it
+	addressFree    addressState = iota // no account has the address
+	addressPending                     // an unconfirmed account has the address
+	addressTaken                       // a confirmed account has the address
 )
 
 func (cand *signupCandidate) state(u store.User) addressState {
@@ -51,10 +51,10 @@ func (cand *signupCandidate) state(u store.User) addressState {
 	case cand.provider == "phone" && u.PhoneConfirmedAt.IsZero():
 		return addressPending
 	}
-	return addressTaken // confirmed, or known from another provider's identity
+	return addressTaken // confirmed, or known from an external provider's identity
 }
 
-// find adds the look-up of the account with the address.
+// find adds the statement that reads the account with the address.
 func (cand *signupCandidate) find(b *flow.Batch, dst *store.User) {
 	if cand.provider == "email" {
 		b.Account(dst, cand.aud, cand.address)
@@ -63,13 +63,14 @@ func (cand *signupCandidate) find(b *flow.Batch, dst *store.User) {
 	}
 }
 
-// profile returns identity_data, and user_metadata when verified: the service's own members win over those of data.
+// profile returns the identity_data of the address and, if verified, the user_metadata: data with the members that this
+// daemon writes itself, which replace those of data.
 func (cand *signupCandidate) profile(id uuid.UUID, verified bool, data json.RawMessage) json.RawMessage {
 	return flow.Profile(id, cand.provider, cand.address, verified, data)
 }
 
-// user returns the new account as it is stored, or shown, with the same identity each time. An address that is
-// confirmed at once counts as unproven.
+// user returns the new account, as it is stored or as the answer shows it, with the same identity at each call. An
+// address that is confirmed at once, without a mail or SMS, counts as unproven.
 func (cand *signupCandidate) user(f *flow.Flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
 		ID: id, Aud: cand.aud, Role: f.Settings.Role, CreatedAt: f.Now, UpdatedAt: f.Now,
@@ -98,13 +99,13 @@ func (cand *signupCandidate) user(f *flow.Flow, id uuid.UUID, confirmed bool, da
 	return u
 }
 
-// phone returns the recipient of an SMS to the sign-up's number, with the given metadata.
+// phone returns the recipient of an SMS to the sign-up's number, with the given user_metadata.
 func (cand *signupCandidate) phone(metadata json.RawMessage) flow.Phone {
 	return flow.Phone{Number: cand.address, Channel: cand.channel, Metadata: metadata}
 }
 
-// confirmation returns the message that asks for confirmation; user is the account's ID, pkce nil without PKCE. The
-// message's template sees the user_metadata that the account will have.
+// confirmation returns the message that asks to confirm the address. user is the account's ID; pkce is nil without
+// PKCE. The message's template sees the user_metadata that the account will have.
 func (cand *signupCandidate) confirmation(f *flow.Flow, user uuid.UUID, pkce *store.Flow) (flow.Outgoing, error) {
 	var msg flow.Outgoing
 	var err error
@@ -119,7 +120,8 @@ func (cand *signupCandidate) confirmation(f *flow.Flow, user uuid.UUID, pkce *st
 	return msg, err
 }
 
-// shown returns the user_metadata that the account will have. Metadata from a provider is complete already.
+// shown returns the user_metadata that the account will have. Metadata from an external provider needs no further
+// members.
 func (cand *signupCandidate) shown(user uuid.UUID) json.RawMessage {
 	if cand.identity != uuid.Nil {
 		return cand.data
@@ -127,9 +129,9 @@ func (cand *signupCandidate) shown(user uuid.UUID) json.RawMessage {
 	return cand.profile(user, false, cand.data)
 }
 
-// addPending adds what a sign-up writes: for a free address the account, for a pending address another confirmation,
-// for a taken address as many statements that do nothing. It returns the user's ID; for a taken address, an ID that no
-// user has.
+// addPending adds the statements of a sign-up: for a free address they create the account, for a pending address they
+// note another confirmation, and for a taken address as many statements change nothing. It returns the user's ID or,
+// for a taken address, an ID that no user has.
 func (cand *signupCandidate) addPending(f *flow.Flow, b *flow.Batch, state addressState, known store.User) uuid.UUID {
 	switch state {
 	case addressFree:

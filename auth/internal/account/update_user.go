@@ -17,34 +17,35 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// updateUserOp is one call of UpdateUser.
+// updateUserOp is the state of one call of UpdateUser.
 type updateUserOp struct {
 	f         flow.Flow
 	principal flow.Principal
 	p         flow.UserUpdate
 
-	email, phone string // the requested addresses; "" for no change
+	email, phone string // requested addresses; "" for no change
 	data         store.MetadataPatch
 
-	// The results of the hash workers for the given passwords, from before the transaction.
-	hash string // of the new password; "" for no change
-	// against is the hash that was compared: if the user has another hash by now, the comparison is repeated.
+	// The results of hashing and comparing the given passwords, before the transaction.
+	hash string // hash of the new password; "" for no change
+	// against is the stored hash that the passwords were compared with. If the user has another hash by the time of the
+	// transaction, the comparison is repeated.
 	against string
-	// same: the new password is the old one. current: the current password was given and is right.
+	// same is set if the new password is the old one, current if the current password was given and is right.
 	same, current bool
 
-	guesses      flow.Guesses // at the current password
+	guesses      flow.Guesses // tries at the current password
 	tries        store.Tried
-	nonceTry     store.Limit // given back if the nonce is right
-	proven       string      // the address that the nonce was sent to
-	hookNotified bool        // the hook was called for the right current password
+	nonceTry     store.Limit // try that was taken for the nonce; given back if the nonce is right
+	proven       string      // address that the nonce was sent to
+	hookNotified bool        // the hook of passwords was called for the right current password
 	mails        *flow.Quota
 	texts        *flow.Quota
-	notify       bool // notifications may be written
+	notify       bool // the budget allows notifications
 }
 
 // UpdateUser changes the user's own password, metadata, e-mail address or phone number, after the checks of
-// docs/api.md#checks-and-their-order. Addresses change when they are proven. Everything, the mails included, is one
+// docs/api.md#checks-and-their-order. A new address takes effect when it is proven. All changes and mails are one
 // transaction; the passwords are hashed before it.
 func (a *Accounts) UpdateUser(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p flow.UserUpdate) (store.User, error) {
@@ -73,7 +74,7 @@ func (a *Accounts) UpdateUser(ctx context.Context, req flow.RequestInfo, princip
 	return out, nil
 }
 
-// commit hashes, then writes in one transaction.
+// commit hashes the passwords, then writes in one transaction.
 func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) {
 	if err := op.hashPasswords(ctx); err != nil {
 		return out, err
@@ -93,7 +94,8 @@ func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) 
 var errCurrentInvalid = refusal.Invalid(refusal.CodeCurrentPasswordInvalid,
 	"Current password required when setting new password.")
 
-// wrongCurrent counts a wrong current password like a sign-in's: a session alone allows no more guesses.
+// wrongCurrent counts a wrong current password as a sign-in counts a wrong password, so that the holder of a session
+// gets no more guesses.
 func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
 	if err := op.checkGuesses(ctx); err != nil {
 		return err
@@ -101,7 +103,7 @@ func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
 	return op.guesses.CountWrong(ctx, &op.f, op.principal.User.ID, "current_password", errCurrentInvalid)
 }
 
-// checkGuesses refuses the call if the bucket holds no try, outside of the transaction.
+// checkGuesses refuses the request if no try at the current password is left. It runs outside of the transaction.
 func (op *updateUserOp) checkGuesses(ctx context.Context) error {
 	b := op.f.Batch()
 	op.addTried(b)
@@ -111,14 +113,14 @@ func (op *updateUserOp) checkGuesses(ctx context.Context) error {
 	return op.guesses.Check(&op.f, op.tries)
 }
 
-// addTried adds the reading of the bucket, if a current password was given.
+// addTried adds the statement that reads how many tries are left, if a current password was given and is needed.
 func (op *updateUserOp) addTried(b *flow.Batch) {
 	if op.p.CurrentPassword != nil && op.needsCurrent() {
 		b.Tried(&op.tries, op.principal.User.ID, op.guesses.Account, op.guesses.Place)
 	}
 }
 
-// checkCurrent compares the current password, and calls the hook.
+// checkCurrent compares the current password with the stored hash, and calls the hook of passwords.
 func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
 	if op.current, _, err = op.f.Core.Passwords.Check(ctx, op.against, *op.p.CurrentPassword); err != nil {
 		return refusal.Failure("check password", err)
@@ -132,25 +134,25 @@ func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
 			return op.guesses.RecordRejected(ctx, &op.f, op.principal.User.ID, op.current, verdict)
 		}
 	}
-	if !op.current && !op.needsNonce() { // otherwise the nonce is checked first
+	if !op.current && !op.needsNonce() { // if a nonce is needed, it is checked first
 		return op.wrongCurrent(ctx)
 	}
 	return nil
 }
 
-// errChangedMeanwhile: the hash that was compared is no longer the user's. The principal has the present hash by now,
-// so that the comparison can be repeated.
+// errChangedMeanwhile is returned if the user has another password hash than the one that the password was compared
+// with. In UpdateUser, op.principal has the new hash by then, so that the comparison can be repeated.
 var errChangedMeanwhile = errors.New("account: the password was changed meanwhile")
 
-// endPauses ends the pauses between mails after a new password. It runs outside of the transaction, where it would come
-// after the lock on the user. A failure is harmless.
+// endPauses ends the pauses between mails after a new password. It runs after the transaction: within it, this would
+// come after the lock on the user, while other flows change limits first. A failure does no harm.
 func (op *updateUserOp) endPauses(ctx context.Context, pauses [][]byte) {
 	if err := op.f.Run(ctx, func(b *flow.Batch) { b.ForgetLimits(pauses...) }); err != nil {
 		op.f.Core.Log.Warn("the pauses between mails were not ended", "error", err)
 	}
 }
 
-// validate checks what needs only the request and the principal.
+// validate makes the checks that need only the request and the principal.
 func (op *updateUserOp) validate() (err error) {
 	p, old := &op.p, &op.principal.User
 	if p.Email != "" {
@@ -173,7 +175,7 @@ func (op *updateUserOp) validate() (err error) {
 		if err := op.f.Settings.CheckPassword(*p.Password); err != nil {
 			return err
 		}
-		if *p.Password == "" { // also without a policy
+		if *p.Password == "" { // refused even without a policy
 			return refusal.Unprocessable(refusal.CodeWeakPassword, "Password should not be empty.")
 		}
 	}
@@ -196,13 +198,15 @@ func (op *updateUserOp) validate() (err error) {
 	return nil
 }
 
-// emailAtOnce reports whether the setting confirms an anonymous user's first address without a mail.
+// emailAtOnce reports whether an anonymous user's first address is confirmed without a mail, because autoconfirm is
+// set.
 func (op *updateUserOp) emailAtOnce() bool {
 	return op.principal.User.IsAnonymous && op.f.Settings.Email.Autoconfirm
 }
 
-// look reads which accounts have the requested addresses, and checks the limits of the sending. Since a user could name
-// ever new addresses, the current e-mail address has the pause too or, without one and for numbers, the user.
+// look reads which accounts have the requested addresses, and checks the limits of the messages. Since a user could
+// request ever new addresses, there is also a pause for the current e-mail address or, for users without one and for
+// phone numbers, for the user.
 func (op *updateUserOp) look(ctx context.Context) error {
 	if op.email == "" && op.phone == "" {
 		return nil
@@ -236,7 +240,7 @@ func (op *updateUserOp) look(ctx context.Context) error {
 	if err := b.Send(ctx); err != nil {
 		return refusal.Failure("look up", err)
 	}
-	// An account that never proved the address yields to a user who proves it. An address that is set at once is not
+	// An account that never proved the address loses it to a user who proves it. An address that is set at once is not
 	// proven.
 	s := op.f.Settings
 	if byEmail.ID != uuid.Nil && byEmail.ID != me && (op.mails == nil || !yields(s, byEmail, "email", op.email)) {
@@ -248,7 +252,8 @@ func (op *updateUserOp) look(ctx context.Context) error {
 	return nil
 }
 
-// checkSending is the last of the checks: the request may succeed when it is repeated later.
+// checkSending refuses if a mail or SMS cannot be sent. It is the last check, since a repeated request may succeed
+// later.
 func (op *updateUserOp) checkSending() error {
 	if op.mails != nil {
 		if err := op.f.Settings.CheckMailSendable("email change"); err != nil {
@@ -267,7 +272,7 @@ func (op *updateUserOp) checkSending() error {
 	return nil
 }
 
-// hashPasswords compares and hashes the passwords, outside of the transaction.
+// hashPasswords compares and hashes the given passwords, outside of the transaction.
 func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 	if op.p.Password == nil {
 		return nil
@@ -275,7 +280,8 @@ func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 	if op.needsNonce() && op.p.Nonce == "" {
 		return refusal.Invalid(refusal.CodeReauthenticationNeeded, "Password update requires reauthentication")
 	}
-	op.against, op.same, op.current = op.principal.User.PasswordHash, false, false // this may be the second comparison
+	// Start over: this may be the second comparison.
+	op.against, op.same, op.current = op.principal.User.PasswordHash, false, false
 	if op.p.CurrentPassword != nil && op.needsCurrent() {
 		if err := op.checkCurrent(ctx); err != nil {
 			return err
@@ -292,7 +298,8 @@ func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 	return nil
 }
 
-// needsNonce reports whether a new password needs a new proof of the address. Young sessions need none.
+// needsNonce reports whether a new password needs a nonce, which proves access to the user's address again. Sessions
+// younger than NonceMaxAge need none.
 func (op *updateUserOp) needsNonce() bool {
 	v := op.principal.Session
 	young := op.f.Settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil &&
@@ -300,9 +307,9 @@ func (op *updateUserOp) needsNonce() bool {
 	return op.f.Settings.Passwords.RequireNonce && !young
 }
 
-// needsCurrent reports whether a new password needs the old one. It does not if the user has no password, or if a mail
-// or SMS to an address that the user had before opened the session. A session that a change of address opened is worth
-// no more than the session that requested the change.
+// needsCurrent reports whether a new password needs the current one. It does not if the user has no password, or if the
+// session was opened by a mail or SMS to an address that the user had before. A session that a change of address opened
+// is no such exception: it proves no more than the session that requested the change.
 func (op *updateUserOp) needsCurrent() bool {
 	if !op.f.Settings.Passwords.RequireCurrent || op.principal.User.PasswordHash == "" {
 		return false
@@ -314,7 +321,8 @@ func (op *updateUserOp) needsCurrent() bool {
 
 var errNonce = refusal.Unprocessable(refusal.CodeReauthenticationNotValid, "Nonce has expired or is invalid")
 
-// checkPasswordChange makes the checks that need the present user, the nonce first.
+// checkPasswordChange makes the checks of a new password that need the user as locked: first the nonce, then the
+// current password.
 func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *flow.Tx, now store.User) error {
 	if op.needsNonce() {
 		var macs [][]byte
@@ -324,8 +332,8 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *flow.Tx, no
 			}
 		}
 		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.Now, MaxMisses: flow.MaxMisses}
-		// The bucket is not that of /verify, since this try is taken under the lock on the user, and a try of /verify
-		// before it.
+		// The bucket differs from the bucket of /verify, since here the try is taken under the lock on the user, and in
+		// /verify before the lock: with one bucket the two could deadlock.
 		n.Tries, n.Place = flow.CodeTries(&op.f, "nonces", now.Aud, op.guesses.Address)
 		nonce, try, err := tx.RedeemNonce(ctx, n)
 		op.nonceTry, op.proven, err = try, nonce.Address, flow.TooManyCodes(err)
@@ -355,7 +363,7 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *flow.Tx, no
 var errSamePassword = refusal.Unprocessable(refusal.CodeSamePassword,
 	"New password should be different from the old password.")
 
-// write is the transaction.
+// write runs within the transaction: it locks the user, makes the last checks and writes all changes.
 func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User, err error) {
 	sendable := op.checkSending()
 	if sendable == nil {
@@ -363,8 +371,8 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 			return out, err
 		}
 	}
-	// A new password ends other sessions. Without the lock, their concurrent requests would have effects that outlive
-	// them.
+	// A new password ends the other sessions. The lock keeps concurrent requests of these sessions from changing the
+	// user after that.
 	old, session, err := flow.LockPrincipal(ctx, &op.f, tx, op.principal, op.addTried)
 	if err != nil {
 		return out, err
@@ -374,10 +382,10 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 	}
 	if op.email != "" && op.mails == nil && !old.IsAnonymous {
 		if old.Email != op.email {
-			// The address needs a proof now. A repeated request sends the mail for it.
+			// The address needs a proof now. If the request is repeated, it sends the mail for the proof.
 			return out, refusal.Unavailable(errors.New("account: the user is no longer anonymous"), time.Second)
 		}
-		op.email = "" // another request has set it
+		op.email = "" // another request has set the address already
 	}
 	if err := op.f.Settings.CheckGrowth(old, op.data, store.MetadataPatch{}); err != nil {
 		return out, err
@@ -386,7 +394,8 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 		if err := op.checkPasswordChange(ctx, tx, old); err != nil {
 			if err == error(errNonce) {
 				tx.Refuse(err)
-				return out, op.recordNonce(ctx, tx, sendable == nil) // commits, so that the miss is counted
+				// The transaction commits, so that the wrong nonce is counted.
+				return out, op.recordNonce(ctx, tx, sendable == nil)
 			}
 			return out, err
 		}
@@ -394,7 +403,7 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 	if sendable != nil {
 		return out, sendable
 	}
-	// This check is the last: any other password would be set now, so that nobody can test passwords unnoticed.
+	// This check comes last. A password that passes it is set, so passwords cannot be tested without changing them.
 	if op.same {
 		return out, errSamePassword
 	}
@@ -424,7 +433,8 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 	return out, ch.b.Send(ctx)
 }
 
-// requireAAL2 refuses changes that would give the account to the holder of the first factor alone.
+// requireAAL2 refuses a change of password or address in a session at aal1 if the user has a second factor. Otherwise
+// the first factor alone would suffice to take over the account.
 func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 	if (op.p.Password != nil || op.email != "" || op.phone != "") && flow.IsBelowAAL2(now, v) {
 		return &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeInsufficientAAL,
@@ -433,8 +443,9 @@ func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 	return nil
 }
 
-// recordNonce records a wrong nonce, at most once a minute for a user. It gives back what takeQuotas took, if taken:
-// the miss commits, and nothing is sent. The rows are locked already.
+// recordNonce writes an audit row about a wrong nonce, at most once a minute for each user. If taken is set, it gives
+// back what takeQuotas took, since the transaction commits without sending a message; the rows of the limits are locked
+// already.
 func (op *updateUserOp) recordNonce(ctx context.Context, tx *flow.Tx, taken bool) error {
 	b := tx.Batch()
 	for _, q := range []*flow.Quota{op.mails, op.texts} {
@@ -448,8 +459,8 @@ func (op *updateUserOp) recordNonce(ctx context.Context, tx *flow.Tx, taken bool
 	return b.Send(ctx)
 }
 
-// takeQuotas takes the limits of the sending before the user is locked: limits are always taken first, since otherwise
-// two transactions could deadlock.
+// takeQuotas takes from the limits of the messages before the user is locked. All flows take from limits first, since
+// otherwise two transactions could deadlock.
 func (op *updateUserOp) takeQuotas(ctx context.Context, tx *flow.Tx) error {
 	b := tx.Batch()
 	for _, q := range []*flow.Quota{op.mails, op.texts} {
@@ -466,7 +477,8 @@ func (op *updateUserOp) takeQuotas(ctx context.Context, tx *flow.Tx) error {
 	return err
 }
 
-// notify adds a notification, if it is switched on and the user has an address.
+// notify adds a notification of kind to the user, if on is set, the budget allows it and the user has an e-mail
+// address.
 func (ch *updateUserTx) notify(on bool, kind mail.Kind, v mail.Vars) {
 	if on && ch.op.notify && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata

@@ -13,40 +13,40 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// updateUserTx gathers the changes of an update into one batch.
+// updateUserTx gathers the changes of an update of a user into one batch.
 type updateUserTx struct {
 	f     *flow.Flow
 	op    *updateUserOp
 	b     *flow.Batch
-	old   store.User // as locked
+	old   store.User // the user as locked
 	patch store.UserPatch
 
 	identities    []store.Identity // identities to write
-	void          []store.Kind     // tokens to delete; all if voidAll
+	void          []store.Kind     // kinds of tokens to delete; every kind if voidAll is set
 	voidAll       bool
 	outgoing      []flow.Outgoing
 	pkce          *store.Flow
 	notifications []store.NewMessage
-	// pending is the hash of a password that is stored with the token of the first address.
+	// pending is the hash of a password that is stored with the token of the user's first address.
 	pending string
 }
 
-// passwordWaits reports whether the password waits for a proof: a password that is given together with the account's
-// first address is set when the address is proven, as in a sign-up.
+// passwordWaits reports whether the new password waits for a proof of an address: a password that is given together
+// with the account's first address is set only when the address is proven, as in a sign-up.
 func (ch *updateUserTx) passwordWaits() bool {
 	atOnce := ch.op.email != "" && ch.op.mails == nil || ch.op.phone != "" && ch.op.texts == nil
 	return ch.old.Email == "" && ch.old.Phone == "" && (ch.op.mails != nil || ch.op.texts != nil) && !atOnce
 }
 
-// password sets the password, and ends what other persons may have requested: tokens, pending changes, and other
-// sessions.
+// password sets the new password, and ends whatever other persons may have requested before: tokens, pending changes of
+// address and other sessions.
 func (ch *updateUserTx) password() {
 	p := &ch.patch
 	p.PasswordHash = &ch.op.hash
 	ch.voidAll = true
 	flow.ClearSent(p)
 	flow.DropChanges(p)
-	// The pause of an address that is only pending stays: the address may be another person's.
+	// The pause of an address that is only pending stays, since the address may be another person's.
 	var pauses [][]byte
 	if who := ch.old.Email; who != "" {
 		for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
@@ -60,7 +60,7 @@ func (ch *updateUserTx) password() {
 	if len(pauses) > 0 && ch.op.mails == nil && ch.op.texts == nil {
 		ch.b.Then(func(ctx context.Context) { ch.op.endPauses(ctx, pauses) })
 	}
-	// With a password, the address is a way to sign in.
+	// Now that the user has a password, the address is a way to sign in: it gets an identity.
 	if !ch.old.EmailConfirmedAt.IsZero() && !hasIdentity(ch.old, "email") && ch.old.Email != "" {
 		ch.identities = append(ch.identities, *flow.OwnIdentity(ch.old.ID, "email", ch.old.Email, nil, *p))
 		p.ProvidersFromIdentities = true
@@ -72,7 +72,7 @@ func hasIdentity(u store.User, provider string) bool {
 	return slices.ContainsFunc(u.Identities, func(i store.Identity) bool { return i.Provider == provider })
 }
 
-// email makes the new address pending until it is proven, or sets the address of an anonymous user at once.
+// email makes the new address pending until it is proven, or sets an anonymous user's address at once.
 func (ch *updateUserTx) email() error {
 	p := &ch.patch
 	if ch.op.emailAtOnce() {
@@ -84,7 +84,7 @@ func (ch *updateUserTx) email() error {
 	wanted.NewEmail = ch.op.email
 	ch.pkce = ch.f.Settings.PkceFlow(ch.op.p.Challenge, "email_change", ch.f.Now)
 	msgs, err := flow.NewEmailChange(ch.f, wanted, ch.pkce)
-	for i := range msgs { // without a previous address there is only one message
+	for i := range msgs { // a user without an address gets only one message
 		msgs[i].Token.PasswordHash = ch.pending
 		ch.op.mails.Mark(&msgs[i].Token)
 	}
@@ -112,7 +112,7 @@ func (ch *updateUserTx) phone() error {
 	return err
 }
 
-// proven makes an address a way to sign in. Pending changes end, except a change that this call requests.
+// proven makes an address a way to sign in. Pending changes of address end, except a change that this request asks for.
 func (ch *updateUserTx) proven(provider, who string) {
 	if p := &ch.patch; p.NewEmail == nil {
 		p.NewEmail, p.CurrentEmailProven, p.NewEmailProven = new(""), new(false), new(false)
@@ -127,7 +127,7 @@ func (ch *updateUserTx) proven(provider, who string) {
 	ch.voidAll = true
 }
 
-// fill adds all changes to the batch, in the lock order.
+// fill adds all changes to the batch, in the order in which all flows lock rows.
 func (ch *updateUserTx) fill() {
 	b, id := ch.b, ch.old.ID
 	for _, i := range ch.identities {
@@ -141,7 +141,7 @@ func (ch *updateUserTx) fill() {
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)
-		b.DeleteFlows(id) // and the issued codes
+		b.DeleteFlows(id) // the PKCE codes that were issued are void too
 	} else if len(ch.void) > 0 {
 		b.DeleteTokens(id, ch.void...)
 	}
@@ -165,7 +165,7 @@ func (ch *updateUserTx) fill() {
 	}
 }
 
-// amr returns the methods of a session, newest first.
+// amr returns the authentication methods of a session, newest first.
 func amr(v store.Session) (list []token.AMR) {
 	if v.ID == uuid.Nil || json.Unmarshal(v.AMR, &list) != nil {
 		return nil

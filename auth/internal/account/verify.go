@@ -16,15 +16,15 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// The types of a verification that differ from the name of a token's kind.
+// Types of a verification whose name differs from the name of the token's kind.
 const (
 	typeEmail       = "email"
 	typeEmailChange = "email_change"
 )
 
-// byLink holds the kinds of tokens for each type of a link, or of digits with an e-mail address; byPhone for digits
-// with a phone number. A token is redeemed only for what it was sent for (docs/tokens.md#one-time-tokens). Earlier
-// kinds are preferred.
+// byLink maps the type of a verification by link, or by a one-time code with an e-mail address, to the kinds of tokens
+// that it may redeem. byPhone does so for a code with a phone number. A token is redeemed only for what it was sent for
+// (docs/tokens.md#one-time-tokens). Kinds that come first are preferred.
 var (
 	byLink = map[string][]store.Kind{
 		typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink},
@@ -62,18 +62,19 @@ var (
 	errTokenExpired = refusal.Denied(refusal.CodeOTPExpired, "Token has expired or is invalid")
 )
 
-// proof is what the client presents: a link's hash, or digits with the address that they were sent to.
+// proof is what the client presents to redeem a token: the hash of a link's secret, or a one-time code (digits) with
+// the address that it was sent to.
 type proof struct {
 	kinds   []store.Kind
 	link    []byte
-	former  bool // the link has the former service's form
+	former  bool // the link has the form of the former service's links
 	pkce    bool
 	address string
 	digits  string
 	missed  *refusal.Refusal
 }
 
-// proofOf checks a verification before the database is queried.
+// proofOf returns the proof in a request. It checks the request as far as that is possible without the database.
 func proofOf(p flow.Verify) (proof, error) {
 	if p.Type == "" {
 		return proof{}, refusal.NotValid("Verify requires a verification type")
@@ -117,8 +118,8 @@ func linkProof(typ, text string) (proof, error) {
 	return pf, nil
 }
 
-// Verify redeems a link or digits. One transaction consumes the token and makes the changes that the token was sent
-// for; of parallel calls with one token, one succeeds.
+// Verify redeems a link or a one-time code. One transaction consumes the token and makes the changes that the token was
+// sent for. Of parallel calls with the same token, one succeeds.
 func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Verify) (flow.Verified, error) {
 	f := a.core.Begin(req)
 	pf, err := proofOf(p)
@@ -154,7 +155,7 @@ func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Veri
 			out, err = op.redeem(ctx, tx, pf)
 			if errors.Is(err, store.ErrNotFound) {
 				tx.Refuse(pf.missed)
-				return op.recordMiss(ctx, tx, pf) // commits, so that the miss is counted
+				return op.recordMiss(ctx, tx, pf) // commits, so that the wrong code or link is counted
 			}
 			return err
 		})
@@ -190,10 +191,11 @@ func (op *verifyOp) preparePassword(ctx context.Context, pf proof) error {
 	return op.hashPassword(ctx)
 }
 
-// prepared calls redeem, and calls it again after steps that must run outside of the transaction.
+// prepared calls redeem. If redeem finds that a step outside of the transaction is needed first, it takes the step and
+// calls redeem again.
 func (op *verifyOp) prepared(ctx context.Context, redeem func() error) error {
 	err := redeem()
-	if errors.Is(err, errPasswordNotHashed) { // the token was created after the look-up
+	if errors.Is(err, errPasswordNotHashed) { // the token was created after preparePassword looked for it
 		if err = op.hashPassword(ctx); err == nil {
 			err = redeem()
 		}
@@ -205,13 +207,14 @@ func (op *verifyOp) prepared(ctx context.Context, redeem func() error) error {
 		}
 	}
 	if errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) {
-		op.displace = true // an account that never proved the address yields
+		op.displace = true // an account that never proved the address loses it
 		err = redeem()
 	}
 	return err
 }
 
-// addressError returns the refusal for an address that was taken between the request for it and its proof.
+// addressError converts an error to the refusal of an address that another user got between the request for it and its
+// proof. It returns other errors unchanged.
 func addressError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrEmailTaken):
@@ -225,24 +228,24 @@ func addressError(err error) error {
 var errPhoneExists = refusal.Unprocessable(refusal.CodePhoneExists,
 	"A user with this phone number has already been registered")
 
-// verifyOp is one call of Verify.
+// verifyOp is the state of one call of Verify.
 type verifyOp struct {
 	f      flow.Flow
 	p      flow.Verify
-	hash   string // the hash of p.Password
-	notify bool   // may be written
+	hash   string // hash of p.Password
+	notify bool   // the budget allows notifications
 	open   flow.SessionDraft
-	// displace: an unconfirmed account has the address that is proven.
+	// displace is set if another account has the proven address without having proven it, and loses it.
 	displace bool
-	// found: the token exists, even if redeeming it failed.
+	// found is set if the token exists, even if redeeming it fails.
 	found bool
-	// owner is the sign-up of a new account for the proven address, which another account has without a proof; nil: not
-	// prepared yet.
+	// owner is the sign-up of a new account for the proven address, if the address leaves an account that never proved
+	// it; nil: none is prepared yet.
 	owner *signupCandidate
 }
 
-// take consumes the token. ErrNotFound: there is no such token. The Limit is the bucket that a try of digits was taken
-// from.
+// take consumes the token, or returns ErrNotFound if there is no such token. try is the bucket from which it took a try
+// for a one-time code.
 func (op *verifyOp) take(ctx context.Context, tx *flow.Tx, pf proof) (t store.Token, try store.Limit, err error) {
 	switch {
 	case pf.digits != "":
@@ -261,7 +264,8 @@ func (op *verifyOp) take(ctx context.Context, tx *flow.Tx, pf proof) (t store.To
 	return t, try, err
 }
 
-// redeem consumes the token, and makes the changes that the token was sent for. ErrNotFound: there is no such token.
+// redeem consumes the token and makes the changes that the token was sent for. It returns ErrNotFound if there is no
+// such token.
 func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Verified, error) {
 	t, try, err := op.take(ctx, tx, pf)
 	if err != nil {
@@ -269,7 +273,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Ver
 	}
 	op.found = true
 	if pf.link != nil && pf.pkce != (t.Flow != uuid.Nil) {
-		return flow.Verified{}, pf.missed // an altered prefix; the link stays valid
+		return flow.Verified{}, pf.missed // the link's prefix pkce_ was added or removed; the link stays valid
 	}
 	if op.p.Password != "" && op.hash == "" {
 		return flow.Verified{}, errPasswordNotHashed
@@ -279,7 +283,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Ver
 		return flow.Verified{}, err
 	}
 	w := verifyTx{f: &op.f, op: op, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{Now: op.f.Now}}
-	if try.Key != nil { // the digits were right
+	if try.Key != nil { // the code was right: give the try back
 		w.b.Take(try, -1, op.f.Now)
 	}
 	if !isChange(t.Kind) && leaves(op.f.Settings, u, t.Address) {
@@ -306,10 +310,11 @@ func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Ver
 		}
 	} else if !out.Half {
 		op.open = flow.NewSession(&op.f, w.u.ID, flow.MethodOTP)
-		if _, test := op.f.Settings.Phone.TestCode(pf.address, op.f.Now); test { // its code is in a file
+		// The code of a test number is in a configuration file, so using it makes no place known.
+		if _, test := op.f.Settings.Phone.TestCode(pf.address, op.f.Now); test {
 			op.open.Row.Place = nil
 		}
-		if isChange(t.Kind) { // it proves an address that the client chose: see needsCurrent
+		if isChange(t.Kind) { // the client chose the address that was proven: see needsCurrent
 			op.open.Row.AMR = flow.MustJSON([]token.AMR{{Method: flow.MethodOTP, Timestamp: op.f.Now.Unix(),
 				Provider: out.Type}})
 		}
@@ -321,7 +326,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Ver
 }
 
 // typeOf returns the type that the answer names. If a link proved only the address and the user has no password, the
-// type is recovery, so that client libraries ask the user to choose one.
+// type is recovery, so that client libraries ask the user to choose a password.
 func (op *verifyOp) typeOf(t store.Token, u store.User, pf proof) string {
 	switch {
 	case pf.former:
@@ -333,10 +338,12 @@ func (op *verifyOp) typeOf(t store.Token, u store.User, pf proof) string {
 	return typeOf(t)
 }
 
-// errNewUser: the address leaves the account that has it, and a hook has to allow the new account.
+// errNewUser is returned if the address leaves the account that has it for a new account, which a hook has to accept
+// first.
 var errNewUser = errors.New("account: verify: the address gets a new account")
 
-// moveOut removes the address from the account, and continues with a new account.
+// moveOut removes the proven address from an account that never proved it, and continues with a new account for the
+// address.
 func (w *verifyTx) moveOut() error {
 	f, op, provider := w.f, w.op, "email"
 	if !isEmail(w.t.Address) {
@@ -361,7 +368,7 @@ func (w *verifyTx) moveOut() error {
 	return nil
 }
 
-// typedDigits returns the digits of a proof. Those of a test number are not counted.
+// typedDigits returns the one-time code of a proof for the store. Wrong codes for a test number are not counted.
 func (op *verifyOp) typedDigits(pf proof) store.Digits {
 	d := store.Digits{Aud: op.f.Aud(), Address: pf.address, Kinds: pf.kinds,
 		MACs: flow.DigitMACs(&op.f, pf.kinds, pf.address, pf.digits), Now: op.f.Now}
@@ -372,8 +379,8 @@ func (op *verifyOp) typedDigits(pf proof) store.Digits {
 	return d
 }
 
-// isPending reports whether the token of a proof exists, so that nothing is hashed for invented tokens. It counts no
-// miss: redeem does.
+// isPending reports whether the token of a proof exists, so that no password is hashed for invented tokens. It does not
+// count a wrong code; redeem does.
 func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 	switch {
 	case pf.digits != "":
@@ -384,7 +391,8 @@ func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 	return false, nil
 }
 
-// errPasswordNotHashed: redeem found a token that isPending did not find, so the given password is not hashed yet.
+// errPasswordNotHashed is returned if redeem finds a token that isPending did not find: the given password is not
+// hashed yet.
 var errPasswordNotHashed = errors.New("account: verify: the password is not hashed")
 
 func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
@@ -394,11 +402,12 @@ func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
 	return nil
 }
 
-// testToken returns a token for the fixed code of a test number when no code was requested or the last one was used: the
-// fixed code is valid at any time for the user with that number.
+// testToken returns a token for the fixed code of a test number if no code was requested, or the last one was used: the
+// fixed code is valid at any time for the user with the number.
 func (op *verifyOp) testToken(ctx context.Context, tx *flow.Tx, pf proof) (store.Token, error) {
 	if !slices.Contains(pf.kinds, store.KindSMS) {
-		return store.Token{}, store.ErrNotFound // the pending change of number is kept with its token, for a year
+		// The token of a pending change of number lives for a year, so it needs no substitute.
+		return store.Token{}, store.ErrNotFound
 	}
 	var u store.User
 	if err := tx.Run(ctx, func(b *flow.Batch) { b.UserByPhone(&u, op.f.Aud(), pf.address) }); err != nil {
@@ -411,10 +420,11 @@ func (op *verifyOp) testToken(ctx context.Context, tx *flow.Tx, pf proof) (store
 		nil
 }
 
-// recordMiss records a failed verification: at most once a minute for an address, and for all unknown links together.
+// recordMiss writes an audit row about a failed verification, at most once a minute for each address, and for all
+// unknown links together.
 func (op *verifyOp) recordMiss(ctx context.Context, tx *flow.Tx, pf proof) error {
 	typ := op.p.Type
-	if pf.kinds == nil { // the client may have sent any text
+	if pf.kinds == nil { // an unknown type, which may be any text
 		typ = ""
 	}
 	b := tx.Batch()
@@ -423,7 +433,7 @@ func (op *verifyOp) recordMiss(ctx context.Context, tx *flow.Tx, pf proof) error
 	return b.Send(ctx)
 }
 
-// issueCode sets the code of the PKCE flow. A link whose flow is gone is refused, and stays valid.
+// issueCode returns a new PKCE code for the token's flow. If the flow is gone, the link is refused and stays valid.
 func (w *verifyTx) issueCode(ctx context.Context, tx *flow.Tx) (string, error) {
 	var f store.Flow
 	if err := tx.Run(ctx, func(b *flow.Batch) { b.Flow(&f, w.t.Flow) }); err != nil {

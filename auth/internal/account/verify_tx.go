@@ -19,24 +19,25 @@ type verifyTx struct {
 	f     *flow.Flow
 	op    *verifyOp
 	b     *flow.Batch
-	u     store.User // as locked
+	u     store.User // the user as locked
 	t     store.Token
 	patch store.UserPatch
-	// identity is the identity to write, with the proven address.
+	// identity is the identity of the proven address that is to be written; nil: none.
 	identity *store.Identity
-	// endSessions is the reason for which all older sessions end; "": they stay.
+	// endSessions is the reason for which all older sessions end; "": the sessions stay.
 	endSessions string
-	// dropForeign: external identities are deleted, except the identity that requested the token. claims: the account
-	// was in use, so its metadata and verified factors stay.
+	// dropForeign is set if external identities are deleted, except the identity that requested the token. claims is
+	// set if the owner of the address gets an account that was in use, so that its metadata and verified factors stay.
 	dropForeign, claims bool
-	// codeHash is the hash of the code for the token's PKCE flow.
+	// codeHash is the hash of the PKCE code that was issued for the token's flow.
 	codeHash      []byte
 	action        store.Action
-	trait         string // the provider of a sign-up
+	trait         string // provider by which the user signed up, for the audit row
 	notifications []store.NewMessage
 }
 
-// apply prepares the changes. half: the token was the first of two proofs of an e-mail change.
+// apply prepares the changes that the token was sent for. half says that the token was the first of the two proofs of
+// an e-mail change.
 func (w *verifyTx) apply() (half bool, err error) {
 	switch w.t.Kind {
 	case store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery, store.KindSMS:
@@ -49,9 +50,9 @@ func (w *verifyTx) apply() (half bool, err error) {
 	return false, errTokenExpired
 }
 
-// confirm makes the address that the token was sent to a proven one, unless it is proven already, and signs in. An
-// address that only a setting has confirmed counts as unconfirmed. If the user no longer has the address, because of a
-// concurrent change, the token is void.
+// confirm makes the address that the token was sent to a proven address, and signs in. An address that was only
+// confirmed by autoconfirm counts as unproven. If a concurrent change has taken the address from the user, the token is
+// void.
 func (w *verifyTx) confirm() error {
 	w.action = store.ActionLogin
 	provider, at, sent, unproven := "email", w.u.EmailConfirmedAt, w.u.Email, w.u.EmailUnproven
@@ -79,8 +80,8 @@ func (w *verifyTx) confirm() error {
 	} else {
 		w.patch.PhoneConfirmedAt, w.dropForeign = &w.f.Now, w.claims
 	}
-	// Password and metadata come from the sign-up that the token belongs to; a recovery or a magic link has none, and
-	// then the present ones stay.
+	// Password and metadata come from the sign-up that the token belongs to. A recovery or a magic link carries none,
+	// so the present ones stay.
 	var data json.RawMessage
 	first := w.u.EmailConfirmedAt.IsZero() && w.u.PhoneConfirmedAt.IsZero() || w.dropForeign
 	mayChoose := w.u.PasswordHash == "" || w.dropForeign
@@ -91,10 +92,10 @@ func (w *verifyTx) confirm() error {
 		}
 	}
 	if w.op.hash != "" && mayChoose && (w.t.Kind == store.KindSignup || w.t.Kind == store.KindInvite) {
-		w.patch.PasswordHash = &w.op.hash // chosen by the owner of the mailbox
+		w.patch.PasswordHash = &w.op.hash // the owner of the mailbox chose it
 	}
 	by := w.confirmedIdentity()
-	if by != nil { // the account was made by a provider, and has the provider's data
+	if by != nil { // the account was created by an external provider's sign-in, and has its data
 		w.trait = by.Provider
 		w.patch.UserMetadata.Set = flow.MustJSON(map[string]any{"email": w.t.Address, "email_verified": true})
 	} else {
@@ -109,7 +110,7 @@ func (w *verifyTx) confirm() error {
 	return nil
 }
 
-// confirmedIdentity returns the external identity whose sign-in requested this confirmation; nil: none did.
+// confirmedIdentity returns the external identity whose sign-in requested this confirmation, or nil if there is none.
 func (w *verifyTx) confirmedIdentity() *store.Identity {
 	for i := range w.u.Identities {
 		if w.u.Identities[i].ID == w.t.Identity {
@@ -120,22 +121,23 @@ func (w *verifyTx) confirmedIdentity() *store.Identity {
 }
 
 // dropForeignAccess removes the ways into the account that other persons may have added, before the owner of the
-// address gets it. This is necessary if only a setting had confirmed the address, or if the address came from an
-// external provider that had not verified it, whose identity is in the account, and the token belongs to another mail.
+// address gets the account. This is necessary if only autoconfirm had confirmed the address. It is also necessary if
+// the account has the identity of an external provider that had not verified the address, and the token belongs to
+// another mail than that provider's confirmation.
 func (w *verifyTx) dropForeignAccess(provider string) {
 	flow.DropOthers(&w.patch, provider)
 	w.patch.UserMetadata.Replace = w.identity != nil && !w.claims
 	w.endSessions = store.EndedClaimed
 }
 
-// putIdentity sets the identity of the user's own address.
+// putIdentity sets the identity of the user's own address who.
 func (w *verifyTx) putIdentity(provider, who string, data json.RawMessage) {
 	w.identity = flow.OwnIdentity(w.u.ID, provider, who, data, w.patch)
 	w.patch.ProvidersFromIdentities = true
 }
 
-// changeEmail handles one proof of an e-mail change. Each address has a flag that only a token for that address sets,
-// and the new address must always be proven.
+// changeEmail handles one of the two proofs of an e-mail change. Each address has a flag that only a token for the
+// address sets, and the new address must always be proven.
 func (w *verifyTx) changeEmail() (half bool, err error) {
 	current := w.t.Kind == store.KindEmailChangeCurrent
 	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {
@@ -151,7 +153,7 @@ func (w *verifyTx) changeEmail() (half bool, err error) {
 	w.action = store.ActionUserModified
 	w.patch.Email = &w.u.NewEmail
 	w.firstPassword()
-	flow.DropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
+	flow.DropChanges(&w.patch) // the tokens of the change are deleted together with the redeemed token
 	w.patch.IsAnonymous, w.patch.EmailUnproven = new(false), new(false)
 	if w.u.EmailConfirmedAt.IsZero() {
 		w.patch.EmailConfirmedAt = &w.f.Now
@@ -173,7 +175,7 @@ func (w *verifyTx) changePhone() error {
 	}
 	w.action = store.ActionUserModified
 	w.firstPassword()
-	flow.DropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
+	flow.DropChanges(&w.patch) // the tokens of the change are deleted together with the redeemed token
 	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, new(false), &w.f.Now
 	w.putIdentity("phone", w.u.NewPhone, nil)
 	w.patch.UserMetadata.Set = flow.MustJSON(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
@@ -204,7 +206,7 @@ func (w *verifyTx) notify(kind mail.Kind, to string, v mail.Vars) {
 	}
 }
 
-// fill adds all of it to the batch, in the lock order.
+// fill adds all changes to the batch, in the order in which all flows lock rows.
 func (w *verifyTx) fill(out flow.Verified) {
 	if w.dropForeign {
 		w.b.DeletePlaces(w.u.ID)
@@ -232,8 +234,8 @@ func (w *verifyTx) fill(out flow.Verified) {
 		w.b.IssueCode(w.t.Flow, w.codeHash, w.f.Now, w.u.ID)
 	}
 	if w.claims {
-		w.b.DeleteUnverified(w.u.ID, "") // verified factors stay: a mailbox must not remove them
-		w.b.DeletePasskeys(w.u.ID)       // passkeys go: they are a way into the account
+		w.b.DeleteUnverified(w.u.ID, "") // verified factors stay: access to the mailbox must not remove them
+		w.b.DeletePasskeys(w.u.ID)       // passkeys are deleted: each is a way into the account
 	} else if w.dropForeign {
 		w.b.DeleteFactors(w.u.ID)
 	}
@@ -241,8 +243,9 @@ func (w *verifyTx) fill(out flow.Verified) {
 	w.b.Audit(w.f.Audit(w.action, w.u.ID, w.op.open.Row.ID, "provider", w.trait))
 }
 
-// displaceUnproven removes an address that was just proven from an account that never proved it. The account's identity
-// of the address and the tokens that were sent there are deleted; the account too, if nothing else is left of it.
+// displaceUnproven removes an address that was just proven from another account that never proved it. It deletes that
+// account's identity of the address and the tokens that were sent to the address, and the account itself if it has no
+// other address and identity.
 func (w *verifyTx) displaceUnproven(ctx context.Context, tx *flow.Tx) error {
 	var other store.User
 	provider, b := "email", tx.Batch()
@@ -261,12 +264,12 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *flow.Tx) error {
 	}
 	locked, err := tx.LockUser(ctx, other.ID)
 	if errors.Is(err, store.ErrNotFound) {
-		return nil // already deleted
+		return nil // another request has deleted the account
 	}
 	if err != nil || !yields(w.f.Settings, locked, provider, address) {
-		return err // proven by now: the unique index refuses the change
+		return err // the other account has proven the address by now: the unique index refuses the change
 	}
-	// the identities that LockUser returns may be older than the lock
+	// LockUser may have read the identities before it got the lock
 	if err := tx.Run(ctx, func(b *flow.Batch) { b.Identities(&locked.Identities, locked.ID) }); err != nil {
 		return err
 	}
@@ -276,7 +279,7 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *flow.Tx) error {
 	return b.Send(ctx)
 }
 
-// yields reports whether a user has an address that goes to another user who proves it.
+// yields reports whether user u has an address that another user gets by proving it.
 func yields(s *flow.Settings, u store.User, provider, address string) bool {
 	if provider == "phone" {
 		return u.Phone == address && (u.PhoneConfirmedAt.IsZero() || leaves(s, u, address))
@@ -284,8 +287,8 @@ func yields(s *flow.Settings, u store.User, provider, address string) bool {
 	return u.Email == address && (u.EmailConfirmedAt.IsZero() || leaves(s, u, address))
 }
 
-// leaves reports whether only a setting has confirmed the address and the user has proven another address: then the
-// user keeps the account and loses the address.
+// leaves reports whether only autoconfirm has confirmed the address and the user has proven another address. Then the
+// user keeps the account, and the address leaves it for the user who proves it.
 func leaves(s *flow.Settings, u store.User, address string) bool {
 	both := u.Email != "" && u.Phone != "" && !u.EmailConfirmedAt.IsZero() && !u.PhoneConfirmedAt.IsZero()
 	return s.ClaimUnproven && both && (address == u.Email && u.EmailUnproven && !u.PhoneUnproven ||

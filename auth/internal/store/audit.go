@@ -17,6 +17,9 @@ type Action int16
 var actions = map[Action][2]string{}
 
 func action(number Action, name, logType string) Action {
+	if _, taken := actions[number]; taken {
+		panic("two audit actions have one number: " + name)
+	}
 	actions[number] = [2]string{name, logType}
 	return number
 }

@@ -74,7 +74,8 @@ func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 }
 
 // acquire takes a connection. If the server has no connection left for the pool to add, the caller waits for a
-// connection in use, until its context ends.
+// connection in use, until its context ends. A server that refuses connections, by whatever code, counts as unavailable;
+// only Open takes such a refusal for an error of the settings.
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	waiting := context.WithValue(ctx, callerKey{}, true)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -83,10 +84,13 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			return c, nil
 		}
 		// EAGAIN: the queue of a unix socket is full.
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "53300" || errors.Is(err, syscall.EAGAIN) {
+		pg, refused := errors.AsType[*pgconn.PgError](err)
+		if refused && pg.Code == "53300" || errors.Is(err, syscall.EAGAIN) {
 			db.fullUntil.Store(new(time.Now().Add(noGrowth)))
 			db.log.Warn("the database has no connection left; the pool stays as it is for a while",
 				"connections", db.pool.Stat().TotalConns(), "for", noGrowth)
+		} else if refused {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		} else if !errors.Is(err, errServerFull) {
 			return nil, err
 		}

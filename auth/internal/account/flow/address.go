@@ -11,7 +11,7 @@ import (
 const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if " +
 	"Twilio or Twilio Verify is used as the provider."
 
-// ParseEmail returns an e-mail address as it is stored.
+// ParseEmail checks an e-mail address from a client and returns it in the form in which it is stored.
 func ParseEmail(text string) (string, error) {
 	email, err := address.Email(text)
 	if err != nil {
@@ -20,7 +20,7 @@ func ParseEmail(text string) (string, error) {
 	return email, nil
 }
 
-// ParsePhone returns a phone number as it is stored.
+// ParsePhone checks a phone number from a client and returns it in the form in which it is stored.
 func ParsePhone(text string) (string, error) {
 	phone, err := address.Phone(text)
 	if err != nil {
@@ -31,8 +31,8 @@ func ParsePhone(text string) (string, error) {
 
 const whatsApp = "whatsapp"
 
-// ChannelOf returns the channel of a message: whatsapp or, for any other text, sms. CheckChannel accepts another text
-// only if a hook sends the SMS.
+// ChannelOf returns the channel that an SMS is sent by: whatsapp or, for any other text, sms. CheckChannel accepts
+// texts other than these two only if a hook sends the SMS.
 func ChannelOf(channel string) string {
 	if channel == whatsApp {
 		return channel
@@ -40,7 +40,7 @@ func ChannelOf(channel string) string {
 	return "sms"
 }
 
-// CheckChannel refuses a channel that nothing sends by.
+// CheckChannel refuses the channel that a request names for an SMS if nothing is configured to send by it.
 func (p *PhoneSettings) CheckChannel(channel string) error {
 	if channel == "" || channel == "sms" || channel == whatsApp && p.WhatsApp || p.AnyChannel {
 		return nil
@@ -48,7 +48,7 @@ func (p *PhoneSettings) CheckChannel(channel string) error {
 	return refusal.NotValid(badChannel)
 }
 
-// CheckMagicLink refuses magic links if they are switched off.
+// CheckMagicLink returns a refusal if sign-in by e-mail or by magic link is switched off.
 func (e *EmailSettings) CheckMagicLink() error {
 	switch {
 	case !e.Enabled:
@@ -59,7 +59,7 @@ func (e *EmailSettings) CheckMagicLink() error {
 	return nil
 }
 
-// CheckRecovery refuses recoveries if they are switched off.
+// CheckRecovery returns a refusal if sign-in by e-mail is switched off.
 func (e *EmailSettings) CheckRecovery() error {
 	if !e.Enabled {
 		return refusal.Invalid(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
@@ -67,8 +67,8 @@ func (e *EmailSettings) CheckRecovery() error {
 	return nil
 }
 
-// CheckMailSendable refuses mails that could not be delivered. It is called before the address is looked up, so that
-// the answer reveals nothing about it.
+// CheckMailSendable returns a failure if no mail can be sent; what names the mail in the answer. It is called before
+// the address is looked up, so that the answer does not reveal whether the address has an account.
 func (s *Settings) CheckMailSendable(what string) error {
 	if !s.Email.Configured {
 		return &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
@@ -77,7 +77,8 @@ func (s *Settings) CheckMailSendable(what string) error {
 	return nil
 }
 
-// CheckSMSSendable is CheckMailSendable for an SMS. It accepts test numbers, to which no SMS is sent.
+// CheckSMSSendable does for an SMS to number what CheckMailSendable does for a mail. It accepts test numbers, to which
+// no SMS is sent.
 func CheckSMSSendable(f *Flow, what, number string) error {
 	if _, test := f.Settings.Phone.TestCode(number, f.Now); !test && !f.Settings.Phone.Configured {
 		r := refusal.Unprocessable(refusal.CodeSMSSendFailed,
@@ -88,7 +89,7 @@ func CheckSMSSendable(f *Flow, what, number string) error {
 	return nil
 }
 
-// TestCode returns the fixed code of a test number.
+// TestCode returns the fixed code of a test number (SMS_TEST_OTP), and whether number is one at the time now.
 func (p *PhoneSettings) TestCode(number string, now time.Time) (string, bool) {
 	code, ok := p.TestCodes[number]
 	return code, ok && (p.TestUntil.IsZero() || now.Before(p.TestUntil))

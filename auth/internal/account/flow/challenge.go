@@ -10,16 +10,17 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Challenge is the client's PKCE challenge; empty: none.
+// Challenge is the PKCE code challenge (RFC 7636) that a client sends with a request. If it is empty, the client does
+// not use PKCE.
 type Challenge struct {
 	Challenge string `json:"code_challenge"`
 	Method    string `json:"code_challenge_method"`
 }
 
-// Given reports whether there is a challenge.
+// Given reports whether the client sent a challenge.
 func (c Challenge) Given() bool { return c.Challenge != "" }
 
-// Check checks the form of a challenge.
+// Check returns a refusal if the challenge is malformed: both members or neither, 43 to 128 characters, a known method.
 func (c Challenge) Check() error {
 	switch {
 	case (c.Challenge == "") != (c.Method == ""):
@@ -39,8 +40,9 @@ func (c Challenge) Check() error {
 	return refusal.NotValid("Invalid code_challenge_method")
 }
 
-// PkceFlow begins a flow for a mail; nil without a challenge. The flow outlives the mail's token by the life of a code,
-// so that a link opened at the last moment still leads to a session.
+// PkceFlow returns the PKCE flow that a mail's link continues, or nil if the client sent no challenge. The flow
+// outlives the mail's token by FlowLife, the life of a PKCE code, so that a link opened at the last moment still leads
+// to a session.
 func (s *Settings) PkceFlow(c Challenge, method string, now time.Time) *store.Flow {
 	if !c.Given() {
 		return nil
@@ -51,7 +53,7 @@ func (s *Settings) PkceFlow(c Challenge, method string, now time.Time) *store.Fl
 	}
 }
 
-// IDOf returns the flow's ID, Nil without one.
+// IDOf returns the ID of f, or uuid.Nil if f is nil.
 func IDOf(f *store.Flow) uuid.UUID {
 	if f == nil {
 		return uuid.Nil

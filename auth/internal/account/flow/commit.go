@@ -10,8 +10,9 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// followUp collects what has to be done after the commit of one attempt of a transaction, or of a batch. The rows
-// themselves are written in the transaction, in the lock order.
+// followUp collects what has to be done once a transaction or a batch has committed. Each attempt of a transaction has
+// a followUp of its own. The messages and notifications are written as rows within the transaction; the followUp only
+// delivers or counts them.
 type followUp struct {
 	notified int
 	tasks    []func(context.Context)
@@ -19,13 +20,13 @@ type followUp struct {
 	Refusal  error
 }
 
-// Then adds a task that runs after the commit. Nothing may depend on the task's success.
+// Then adds a task that runs after the commit. The request succeeds whether or not the task does.
 func (a *followUp) Then(task func(context.Context)) { a.tasks = append(a.tasks, task) }
 
-// Refuse makes the flow answer with err after it has committed.
+// Refuse makes the request end with err although its transaction commits.
 func (a *followUp) Refuse(err error) { a.Refusal = err }
 
-// Tx is one attempt of a transaction.
+// Tx is one attempt of a transaction, with the follow-up that is carried out if this attempt commits.
 type Tx struct {
 	*store.Tx
 	*followUp
@@ -34,7 +35,8 @@ type Tx struct {
 // Batch starts an empty batch within the transaction.
 func (t *Tx) Batch() *Batch { return &Batch{t.Tx.Batch(), t.followUp} }
 
-// Batch is a batch of statements, either part of a transaction or a transaction by itself.
+// Batch is a batch of statements with its follow-up. The statements are sent in one round trip, either as part of a
+// transaction or as a transaction by themselves.
 type Batch struct {
 	*store.Batch
 	*followUp
@@ -43,21 +45,21 @@ type Batch struct {
 // Batch starts an empty batch outside of a transaction.
 func (f *Flow) Batch() *Batch { return &Batch{f.Core.DB.Batch(), new(followUp)} }
 
-// Run sends the statements that fill adds, within the transaction.
+// Run sends the statements that fill adds in one round trip, within the transaction.
 func (t *Tx) Run(ctx context.Context, fill func(*Batch)) error {
 	b := t.Batch()
 	fill(b)
 	return b.Send(ctx)
 }
 
-// Run sends the statements that fill adds, as a transaction by itself that has no follow-up.
+// Run sends the statements that fill adds as a transaction by itself. It carries out no follow-up.
 func (f *Flow) Run(ctx context.Context, fill func(*Batch)) error {
 	b := f.Batch()
 	fill(b)
 	return b.Send(ctx)
 }
 
-// Message adds a message to the user, unless the message is empty.
+// Message adds the statement that puts m, a message to the user, into the outbox. It does nothing if m has no payload.
 func (b *Batch) Message(user uuid.UUID, m store.NewMessage) {
 	if m.Payload != nil {
 		m.User = user
@@ -66,7 +68,7 @@ func (b *Batch) Message(user uuid.UUID, m store.NewMessage) {
 	}
 }
 
-// Notify adds notifications to the user, which count against the budget for mails.
+// Notify adds notifications to the user: mails that only inform. They count against the hourly budget for mails.
 func (b *Batch) Notify(user uuid.UUID, list ...store.NewMessage) {
 	b.notified += len(list)
 	for _, m := range list {
@@ -74,8 +76,8 @@ func (b *Batch) Notify(user uuid.UUID, list ...store.NewMessage) {
 	}
 }
 
-// Commit runs do in a transaction, and repeats it if a retry may succeed: do must start from the beginning each time.
-// Then it carries out the follow-up of the last attempt.
+// Commit runs do in a transaction. It runs do again if the transaction failed in a way that a retry may mend, so do
+// must start from the beginning each time. After the commit it carries out the follow-up of the last attempt.
 func (f *Flow) Commit(ctx context.Context, do func(*Tx) error) error {
 	var after *followUp
 	err := f.Core.DB.InTx(ctx, func(t *store.Tx) error {
@@ -88,7 +90,7 @@ func (f *Flow) Commit(ctx context.Context, do func(*Tx) error) error {
 	return f.follow(ctx, after)
 }
 
-// Send sends a batch that is a transaction by itself, and carries out its follow-up.
+// Send sends a batch that is a transaction by itself, and then carries out its follow-up.
 func (f *Flow) Send(ctx context.Context, b *Batch) error {
 	if err := b.Send(ctx); err != nil {
 		return err
@@ -96,8 +98,8 @@ func (f *Flow) Send(ctx context.Context, b *Batch) error {
 	return f.follow(ctx, b.followUp)
 }
 
-// follow carries out a follow-up. A message that a hook delivers at once is tried once: if the hook fails, the commit
-// stays.
+// follow carries out a follow-up after the commit. It tries once to deliver each message for which a hook is called
+// before the answer (SendNow). If the hook fails, the request fails, but the transaction stays committed.
 func (f *Flow) follow(ctx context.Context, a *followUp) error {
 	f.countNotifications(ctx, a.notified)
 	for _, task := range a.tasks {
@@ -122,7 +124,7 @@ func (f *Flow) follow(ctx context.Context, a *followUp) error {
 // Wake makes the outbox look for due messages at once.
 func (k *Core) Wake() { k.wake() }
 
-// countNotifications takes n committed notifications from the budget for mails.
+// countNotifications takes n notifications, which have been committed, from the hourly budget for mails.
 func (f *Flow) countNotifications(ctx context.Context, n int) {
 	if n == 0 {
 		return

@@ -13,28 +13,29 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Options are the dependencies of the flows.
+// Options are what New needs: the connections, keys, workers and callbacks that all flows use.
 type Options struct {
 	DB        *store.DB
 	Keys      *token.Live
 	Refresh   *token.RefreshCodec
 	Root      *secret.Root
 	Passwords *password.Workers
-	// Wake is called after a message was committed to the outbox; nil: not at all.
+	// Wake is called after a message was committed to the outbox; nil: no call.
 	Wake func()
-	// SignedIn is called with the amr method of each session that was opened; nil: not at all.
+	// SignedIn is called for each session that was opened, with the authentication method (amr) that opened it; nil: no
+	// call.
 	SignedIn func(method string)
 	// Unsent is called, with channel and reason, for each message that no configured sender can send; nil: no call.
 	Unsent func(channel, reason string)
 	// Clock is PostgreSQL's time; nil: the machine's clock.
 	Clock *clock.Clock
-	// Now replaces Clock in tests, and PostgreSQL's clock in statements that use it; nil: nothing is replaced.
+	// Now replaces Clock in tests, and PostgreSQL's clock in the statements that read it; nil: nothing is replaced.
 	Now func() time.Time
-	// Log gets errors that no answer reports; nil: discarded.
+	// Log gets errors that no answer reports; nil: they are discarded.
 	Log *slog.Logger
 }
 
-// New returns what all flows share over the given database, keys and workers.
+// New returns the Core of all flows, with the given dependencies and settings.
 func New(o Options, s Settings) *Core {
 	k := &Core{
 		DB: o.DB, Keys: o.Keys, Codec: o.Refresh, Root: o.Root, Passwords: o.Passwords,
@@ -54,13 +55,14 @@ func New(o Options, s Settings) *Core {
 	return k
 }
 
-// Apply puts new settings in force. A call under way keeps the settings that it began with.
+// Apply replaces the settings. A request that is being handled keeps the settings that it began with.
 func (k *Core) Apply(s Settings) { k.live.Store(&s) }
 
-// Live returns the settings in force.
+// Live returns the current settings.
 func (k *Core) Live() *Settings { return k.live.Load() }
 
-// Core holds what all flows share. After New only the settings, the rotations and the takeover change.
+// Core holds what all flows share: the dependencies and the current settings. After New only the settings, the rotation
+// limits and the state of the takeover (linksUntil) change.
 type Core struct {
 	DB        *store.DB
 	Keys      *token.Live
@@ -74,16 +76,17 @@ type Core struct {
 	fakeClock bool
 	Log       *slog.Logger
 	Rotations rotationLimiter
-	// linksUntil is when the last link that was carried over from another service expires; nil: no takeover of users was
-	// closed in this database.
+	// linksUntil is when the last link expires that was carried over from the former service (supabase/auth); nil: no
+	// takeover of its users has been completed in this database.
 	linksUntil atomic.Pointer[time.Time]
-	live       atomic.Pointer[Settings] // replaced as a whole, never changed
+	live       atomic.Pointer[Settings] // settings in force; replaced as a whole, never changed
 }
 
-// now returns the time by PostgreSQL's clock, in UTC and whole microseconds.
+// now returns PostgreSQL's time, in UTC, truncated to microseconds as PostgreSQL stores it.
 func (k *Core) now() time.Time { return k.clock().UTC().Truncate(time.Microsecond) }
 
-// ServerNow returns the time of Options.Now, for statements that otherwise use PostgreSQL's clock; zero if it is nil.
+// ServerNow returns the time of Options.Now, as a parameter for statements that otherwise read PostgreSQL's clock. It
+// is zero if Options.Now is nil.
 func (k *Core) ServerNow() time.Time {
 	if k.fakeClock {
 		return k.now()

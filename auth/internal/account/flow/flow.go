@@ -1,6 +1,6 @@
-// Package flow holds what the flows of accounts share: the core that each call begins from, the settings, the request
-// and its principal, what follows a commit, the messages and what limits them, the counting of wrong guesses, grants,
-// hooks and metadata.
+// Package flow holds what the flows of accounts (sign-up, sign-in, verification and the others) share: the settings,
+// the request and the principal who sent it, what follows a commit, the messages and what limits them, the counting of
+// wrong guesses, grants, hooks and metadata.
 package flow
 
 import (
@@ -13,9 +13,9 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Flow is one call of an entry point: the settings and the time that the call began with, and the request. Its methods
-// access the database, fill in audit rows and carry out follow-ups. It has no rules: the operations that have a flow,
-// and the functions that take one, decide what is allowed.
+// Flow is the state of one request: the settings and the time that the request began with, and the request itself. Its
+// methods access the database, fill in audit rows and carry out follow-ups. They contain no rules: the operations that
+// have a Flow, and the functions that take one, decide what is allowed.
 type Flow struct {
 	Core     *Core
 	Settings *Settings
@@ -23,59 +23,61 @@ type Flow struct {
 	Now      time.Time
 }
 
-// Begin returns the flow of a call. It loads the settings once, so that the whole call sees one version of them.
+// Begin returns the Flow of a request. It loads the settings once, so that the whole request sees one version of them.
 func (k *Core) Begin(req RequestInfo) *Flow {
 	return &Flow{Core: k, Settings: k.live.Load(), Req: req, Now: k.now()}
 }
 
-// Tick moves the flow's time to the present, after a wait for the database or a hash.
+// Tick sets the flow's time to the present. It is called after a wait for the database or for a password hash.
 func (f *Flow) Tick() { f.Now = f.Core.now() }
 
-// Aud returns the audience that the request works in.
+// Aud returns the audience that the request works in: the one that it names, or the default.
 func (f *Flow) Aud() string { return cmp.Or(f.Req.Aud, f.Settings.Audience) }
 
-// LimitKey returns the key of a bucket. An address among the parts cannot be read back from it.
+// LimitKey returns the key of a rate limit's bucket: a MAC of parts, from which an address among them cannot be read
+// back.
 func (f *Flow) LimitKey(parts ...string) []byte { return f.Core.Root.MAC(secret.Limits, parts...)[:16] }
 
-// Audit returns an audit row about an action of the request. pairs are the row's traits, name and value in turns.
+// Audit returns an audit row about an action of the request. pairs are the row's traits, as alternating names and
+// values.
 func (f *Flow) Audit(action store.Action, actor, session uuid.UUID, pairs ...string) store.Audit {
 	return store.Audit{At: f.Now, Action: action, Actor: actor, Session: session, IP: f.Req.IP,
 		Traits: Traits(pairs...)}
 }
 
-// AuditSeldom adds a row, at most one a minute for each name and subject, so that guesses cannot fill the log.
+// AuditSeldom adds an audit row, at most once a minute for each name and subject, so that guesses cannot fill the log.
 func (f *Flow) AuditSeldom(b *Batch, name, subject string, row store.Audit) {
 	b.AuditSeldom(store.NewInterval(f.LimitKey(name, subject), time.Minute), row)
 }
 
-// Seal returns a message for the outbox with its payload sealed.
+// Seal returns a message for the outbox, whose payload is encrypted with the root key.
 func (f *Flow) Seal(channel, kind string, payload any, expires time.Time) store.NewMessage {
 	m := store.NewMessage{ID: uuid.New(), Channel: channel, Kind: kind, At: f.Now, ExpiresAt: expires}
 	m.Payload = f.Core.Root.Seal(secret.Outbox, MustJSON(payload), m.ID[:])
 	return m
 }
 
-// RequestInfo describes the request: where it comes from, and what it asks for apart from the body.
+// RequestInfo describes the HTTP request: where it comes from, and what it asks for in its headers and query.
 type RequestInfo struct {
 	IP, UserAgent string
-	// RedirectTo is where a link finally leads; it has been checked.
+	// RedirectTo is where a link leads in the end. It has been checked against the allowed URLs.
 	RedirectTo string
-	// BaseURL is the beginning of links; "" is API_EXTERNAL_URL.
+	// BaseURL is the beginning of the links in mails; "" stands for API_EXTERNAL_URL.
 	BaseURL string
-	// Aud is the audience that the request works in; "" is JWT_AUD.
+	// Aud is the audience that the request works in; "" stands for the default, JWT_AUD.
 	Aud string
-	// TrustedIP is IP if a trusted header has it, else "".
+	// TrustedIP is the client's address if a trusted header carries it, else "".
 	TrustedIP string
-	// Network is the key of limits by client: an IPv4 address, an IPv6 /64, or the value by which a trusted header
+	// Network identifies the client for limits: an IPv4 address, an IPv6 /64, or the value by which a trusted header
 	// identifies clients; "" without such a header.
 	Network string
 	// AcceptLanguage is the user's header Accept-Language, not parsed; "" for requests of administrators.
 	AcceptLanguage string
-	// Admin: the request, which needs no token, came with an administrator's token.
+	// Admin is set if a request that needs no token came with an administrator's token.
 	Admin bool
 }
 
-// Traits returns the traits of an audit row; pairs are name and value in turns.
+// Traits encodes the traits of an audit row as a JSON object; pairs are alternating names and values.
 func Traits(pairs ...string) []byte {
 	if len(pairs) == 0 {
 		return nil

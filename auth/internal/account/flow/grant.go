@@ -13,7 +13,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Some amr methods of a session.
+// The methods by which a session may have been opened, as its access token's claim amr names them; other packages have
+// more.
 const (
 	MethodPassword  = "password"
 	MethodOTP       = "otp"
@@ -21,14 +22,14 @@ const (
 	MethodPasskey   = "passkey"
 )
 
-// SessionDraft is a session that is not stored yet, with its first refresh token.
+// SessionDraft is a session with its first refresh token, before it is stored.
 type SessionDraft struct {
 	Row    store.NewSession
 	First  token.Refresh
 	method string
 }
 
-// NewSession prepares a session. Nothing is stored yet.
+// NewSession prepares the session that user opens by method (an amr method). It stores nothing.
 func NewSession(f *Flow, user uuid.UUID, method string) SessionDraft {
 	o := SessionDraft{method: method, First: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
 	o.Row = store.NewSession{
@@ -39,11 +40,11 @@ func NewSession(f *Flow, user uuid.UUID, method string) SessionDraft {
 	return o
 }
 
-// SetID gives the session an ID that is stored elsewhere already.
+// SetID gives the draft the ID of a session that is stored already.
 func (o *SessionDraft) SetID(id uuid.UUID) { o.Row.ID, o.First.Session = id, id }
 
-// EnforceSessionLimit ends the sessions that exceed the limit per user. A failure does not keep the user from signing
-// in: the next sign-in enforces the limit again.
+// EnforceSessionLimit ends the user's sessions that exceed SESSIONS_MAX_PER_USER. If it fails, the user is signed in
+// all the same: the next sign-in enforces the limit again.
 func EnforceSessionLimit(ctx context.Context, f *Flow, user uuid.UUID) {
 	if f.Settings.Sessions.MaxPerUser <= 0 {
 		return
@@ -55,7 +56,7 @@ func EnforceSessionLimit(ctx context.Context, f *Flow, user uuid.UUID) {
 	}
 }
 
-// OpenedSession counts the sign-in and returns the session as it is stored.
+// OpenedSession counts a sign-in whose session has been stored, and returns the session as it is stored.
 func OpenedSession(f *Flow, o *SessionDraft) store.Session {
 	if f.Core.signedIn != nil {
 		f.Core.signedIn(o.method)
@@ -63,13 +64,13 @@ func OpenedSession(f *Flow, o *SessionDraft) store.Session {
 	return o.stored()
 }
 
-// stored returns the session as it is stored.
+// stored returns the session as the database has it once the draft is stored.
 func (o *SessionDraft) stored() store.Session {
 	return store.Session{ID: o.Row.ID, UserID: o.Row.User, CreatedAt: o.Row.At, RefreshedAt: o.Row.At, AAL: o.Row.AAL,
 		AMR: o.Row.AMR, NotAfter: o.Row.NotAfter}
 }
 
-// claims returns the claims of a session's access token; u must have its factors.
+// claims returns the claims of an access token for session v of user u, whose factors must have been read.
 func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.Claims, error) {
 	expires := now.Add(s.AccessLife)
 	if box := v.CreatedAt.Add(s.Sessions.Timebox); s.Sessions.Timebox > 0 && box.Before(expires) {
@@ -82,7 +83,7 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	if !v.NotAfter.IsZero() && v.NotAfter.Before(expires) {
 		expires = v.NotAfter
 	}
-	// Clients take 0 seconds for no session.
+	// Clients treat an expiry in 0 seconds as no session.
 	seconds := max(1, expires.Unix()-now.Unix())
 	claims := token.Claims{
 		Issuer: s.Issuer, Subject: u.ID.String(), Audience: u.Aud, ExpiresAt: now.Unix() + seconds,
@@ -97,8 +98,9 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	return claims, nil
 }
 
-// SignGrant signs the access token of a session and encodes the refresh token. made has the claims from the hook of
-// access tokens; if it is nil, the claims come from the user, with factors, and the session as they are stored now.
+// SignGrant signs the access token of session v and encodes its refresh token r. made has the claims that the
+// operator's hook of access tokens returned. If made is nil, the claims come from u, whose factors must have been read,
+// and v.
 func SignGrant(f *Flow, u store.User, v store.Session, r *token.Refresh, made *CustomClaims) (Grant, error) {
 	var access []byte
 	var expires int64
@@ -124,17 +126,19 @@ func SignGrant(f *Flow, u store.User, v store.Session, r *token.Refresh, made *C
 	}, nil
 }
 
-// CustomClaims is CustomClaimsOf for the session, before or after it is stored.
+// CustomClaims asks the hook of access tokens for the claims of the session. The session need not be stored yet.
 func (o *SessionDraft) CustomClaims(ctx context.Context, f *Flow, u store.User) (*CustomClaims, error) {
 	return CustomClaimsOf(ctx, f, u, o.stored(), "")
 }
 
-// Grant is SignGrant for the session, which has just been stored: it counts the sign-in.
+// Grant counts the sign-in and returns the tokens of the session, which has just been stored. made has the claims of
+// the hook of access tokens; nil: there is no such hook.
 func (o *SessionDraft) Grant(f *Flow, u store.User, made *CustomClaims) (Grant, error) {
 	return SignGrant(f, u, OpenedSession(f, o), &o.First, made)
 }
 
-// GrantNew is Grant with the claims of the hook. The session is ended if no token can be given for it.
+// GrantNew asks the hook of access tokens for claims, and returns the tokens of the session, which has just been
+// stored. If the hook fails or refuses, it ends the session.
 func GrantNew(ctx context.Context, f *Flow, u store.User, draft *SessionDraft) (Grant, error) {
 	made, err := draft.CustomClaims(ctx, f, u)
 	if err != nil {

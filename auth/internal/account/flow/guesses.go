@@ -13,23 +13,25 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Guesses counts the wrong passwords for an address, whether or not it has an account. A try is checked twice: before
-// the hash, which is not computed if the bucket is empty, and by the statement after the hash, which decides. So
-// parallel guesses get no more tries than the bucket holds; beyond that, right and wrong passwords get the same answer.
+// Guesses counts the wrong passwords for an address, whether or not it has an account, in a bucket of tries. The bucket
+// is checked twice: before the password is hashed, which is skipped if the bucket is empty, and by the statement after
+// the hash, which decides. So parallel guesses get no more tries than the bucket holds. Once it is empty, right and
+// wrong passwords get the same answer.
 type Guesses struct {
 	Address string
-	// limit is the account's bucket or, if the place is known, the place's bucket.
+	// limit is the bucket that the guess counts in: Account or, if the user has signed in from the client's network
+	// before, the bucket of that network, Place.Tries.
 	limit, Account store.Limit
 	Place          store.Place
-	note           store.Limit // pause between two audit rows about the address
+	note           store.Limit // limits audit rows about the address to one a minute
 	off            bool
 }
 
-// PasswordGuesses returns the Guesses for the password of an address.
+// PasswordGuesses returns the Guesses for the password of the address who, in the audience aud.
 func PasswordGuesses(f *Flow, aud, who string) Guesses {
 	n := f.Settings.Passwords.TriesPerAccount
 	g := Guesses{Address: who, note: store.NewInterval(f.LimitKey("password note", who), time.Minute), off: n <= 0}
-	n = max(n, 1) // switched off: counted by the same statements, but not checked
+	n = max(n, 1) // switched off: the same statements count, but nothing is checked
 	g.limit = store.Limit{Key: f.LimitKey("password", aud, who), Size: float64(n),
 		Refill: time.Duration(n) * time.Minute}
 	g.Account = g.limit
@@ -37,8 +39,8 @@ func PasswordGuesses(f *Flow, aud, who string) Guesses {
 	return g
 }
 
-// ConsoleGuesses returns the Guesses for the admin console. They have a bucket of their own, so that guesses at the
-// public port do not lock out administrators.
+// ConsoleGuesses returns the Guesses for a sign-in to the admin console. It has a bucket of its own, so that guesses at
+// the public port do not lock administrators out.
 func ConsoleGuesses(f *Flow, aud, who string) Guesses {
 	g := PasswordGuesses(f, aud, who)
 	g.limit.Key = f.LimitKey("console password", aud, who)
@@ -46,7 +48,8 @@ func ConsoleGuesses(f *Flow, aud, who string) Guesses {
 	return g
 }
 
-// Check refuses if the bucket is empty. It checks the place's bucket if the user has signed in from the place before.
+// Check returns a refusal if the bucket is empty; tried has the levels read from the database. If the user has signed
+// in from the client's network before, Check uses that network's bucket instead of the account's.
 func (g *Guesses) Check(f *Flow, tried store.Tried) error {
 	v := tried.Tries
 	if g.limit = g.Account; tried.PlaceKnown {
@@ -58,13 +61,14 @@ func (g *Guesses) Check(f *Flow, tried store.Tried) error {
 	return nil
 }
 
-// tooManyPasswords is the same answer for known and unknown addresses.
+// tooManyPasswords returns the refusal once no try is left, the same for known and unknown addresses.
 func tooManyPasswords(wait time.Duration) *refusal.Refusal {
 	return refusal.Limited(refusal.CodeOverRequestRate,
 		"Too many wrong passwords for this address. Wait, or sign in with a link or a code.", wait)
 }
 
-// LimitToCheck returns the bucket that a statement checks. It has no key if tries are not limited.
+// LimitToCheck returns the bucket that a sign-in's statement checks. It has no key, so that nothing is checked, if
+// tries are not limited.
 func (g *Guesses) LimitToCheck() store.Limit {
 	if g.off {
 		return store.Limit{}
@@ -72,8 +76,9 @@ func (g *Guesses) LimitToCheck() store.Limit {
 	return g.limit
 }
 
-// RefusalOf converts the error of a statement that found the bucket empty to a refusal. The statement does not return
-// the level, so the refusal names the longest time in which one try is refilled.
+// RefusalOf converts the error of a statement that found the bucket empty to a refusal, and returns other errors
+// unchanged. The statement does not return the bucket's level, so the refusal names the longest possible wait: the time
+// in which one try is refilled.
 func (g *Guesses) RefusalOf(err error) error {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		return tooManyPasswords(over.Limit.Refill / time.Duration(over.Limit.Size))
@@ -81,7 +86,8 @@ func (g *Guesses) RefusalOf(err error) error {
 	return err
 }
 
-// CountWrong takes a try for a wrong password, and returns answer.
+// CountWrong takes a try for a wrong password and writes an audit row with reason. It returns answer, or a refusal if
+// no try was left.
 func (g *Guesses) CountWrong(ctx context.Context, f *Flow, user uuid.UUID, reason string, answer error) error {
 	err := f.Core.DB.FailedPassword(ctx, g.failed(f, g.limit, user, reason))
 	if _, over := errors.AsType[*store.LimitError](err); over && g.off {
@@ -93,7 +99,8 @@ func (g *Guesses) CountWrong(ctx context.Context, f *Flow, user uuid.UUID, reaso
 	return answer
 }
 
-// RecordRefused records a sign-in that failed although the password was right.
+// RecordRefused writes an audit row about a sign-in that was refused with r although the password was right. It takes
+// no try, and returns r.
 func (g *Guesses) RecordRefused(ctx context.Context, f *Flow, user uuid.UUID, r *refusal.Refusal) error {
 	if err := f.Core.DB.RefusedPassword(ctx, g.failed(f, g.LimitToCheck(), user, r.Code)); err != nil {
 		return refusal.Failure("refused sign-in", g.RefusalOf(err))
@@ -108,7 +115,8 @@ func (g *Guesses) failed(f *Flow, limit store.Limit, user uuid.UUID, reason stri
 	}
 }
 
-// RecordRejected records a sign-in that the hook rejected, and counts it if the password was wrong.
+// RecordRejected records a sign-in that the operator's hook of passwords rejected with the refusal why. It takes a try
+// only if the password was wrong.
 func (g *Guesses) RecordRejected(ctx context.Context, f *Flow, user uuid.UUID, right bool, why error) error {
 	r, ok := errors.AsType[*refusal.Refusal](why)
 	switch {
@@ -120,8 +128,9 @@ func (g *Guesses) RecordRejected(ctx context.Context, f *Flow, user uuid.UUID, r
 	return g.CountWrong(ctx, f, user, "password", r)
 }
 
-// CodeTries returns the bucket of wrong digits for an address, whether or not digits were sent there. The bucket has no
-// key if wrong digits are not limited. name separates callers that hold different locks when they take the try.
+// CodeTries returns the bucket of wrong one-time codes for the address who, whether or not a code was sent to it, and
+// the bucket of its guesses from the client's network. Both are zero if wrong codes are not limited. name keeps apart
+// the buckets of callers that hold different row locks when they take a try, so that they cannot deadlock.
 func CodeTries(f *Flow, name, aud, who string) (store.Limit, store.Place) {
 	n := f.Settings.CodesPerAccount
 	if n <= 0 {
@@ -131,8 +140,8 @@ func CodeTries(f *Flow, name, aud, who string) (store.Limit, store.Place) {
 	return limit, placeTries(f, limit, name+" place", aud, who)
 }
 
-// TooManyCodes converts a LimitError to the answer to digits, right or wrong, if no try is left. It returns other
-// errors unchanged.
+// TooManyCodes converts a LimitError, the error of a statement that found no try left, to the refusal of a one-time
+// code, right or wrong. It returns other errors unchanged.
 func TooManyCodes(err error) error {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		return refusal.Limited(refusal.CodeOverRequestRate, "Too many wrong codes for this address. Wait; links still work.",
@@ -141,11 +150,11 @@ func TooManyCodes(err error) error {
 	return err
 }
 
-// PlaceLife is how long a place that a user signed in from stays known.
+// PlaceLife is how long the service remembers the network (the place) that a user signed in from.
 const PlaceLife = 90 * 24 * time.Hour
 
-// place returns the network of the client's address, an IPv4 /24 or an IPv6 /64: a provider often assigns the next
-// address of a household from the same network. "" if the address is unknown.
+// place returns the network of the client's address: its IPv4 /24, since providers often assign a household's next
+// address from the same network, or its IPv6 /64. It returns "" if the address is unknown.
 func (req RequestInfo) place() string {
 	if ip, err := netip.ParseAddr(req.Network); err == nil && ip.Is4() {
 		return netip.PrefixFrom(ip, 24).Masked().String()
@@ -156,7 +165,8 @@ func (req RequestInfo) place() string {
 	return ""
 }
 
-// PlaceMAC returns the MAC of the client's place; nil if places are switched off or the client's address is unknown.
+// PlaceMAC returns a MAC of the network that the client is in, by which the network is stored; nil if known places are
+// switched off or the client's address is unknown.
 func PlaceMAC(f *Flow) []byte {
 	where := f.Req.place()
 	if where == "" || !f.Settings.KnownPlaces {
@@ -165,7 +175,8 @@ func PlaceMAC(f *Flow) []byte {
 	return f.Core.Root.MAC(secret.Limits, "place", where)
 }
 
-// placeTries returns the bucket, of the same size as like, for guesses about an address from the client's place.
+// placeTries returns the bucket for guesses from the network that the client is in. It has the size and refill of like;
+// name is what the bucket is for.
 func placeTries(f *Flow, like store.Limit, name ...string) store.Place {
 	p := store.Place{MAC: PlaceMAC(f), Since: f.Now.Add(-PlaceLife), Tries: like}
 	if p.MAC != nil {

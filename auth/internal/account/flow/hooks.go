@@ -15,19 +15,19 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// KindAfterCreate is the kind of the message to the hook about a new user.
+// KindAfterCreate is the kind of the outbox message that calls the operator's hook after a user was created.
 const KindAfterCreate = "after-user-created"
 
-// Created is the payload of the message about a new user.
+// Created is the payload of a message of KindAfterCreate.
 type Created struct {
 	User uuid.UUID `json:"user"`
 	IP   string    `json:"ip,omitempty"`
 }
 
-// createdLife is how long delivery of the message about a new user is tried.
+// createdLife is how long the outbox tries to deliver a message of KindAfterCreate.
 const createdLife = 24 * time.Hour
 
-// HookIP returns the client's address for the payload of a message that a hook delivers; "" without such a hook. The
+// HookIP returns the client's address for the payload of a message on channel if a hook delivers it, else "". The
 // address is kept only as long as the message.
 func (s *Settings) HookIP(channel string, req RequestInfo) string {
 	if !s.Hooks.Sends[channel] {
@@ -36,11 +36,11 @@ func (s *Settings) HookIP(channel string, req RequestInfo) string {
 	return req.IP
 }
 
-// sendNowLife is how long the outbox leaves a message to the request that delivers it. After that the outbox delivers
-// it, since the request may have died.
+// sendNowLife is how long the outbox leaves a message to the request that delivers it before its answer (SendNow).
+// After that the outbox delivers the message, since the request may have died.
 const sendNowLife = time.Minute
 
-// HoldForSendNow delays a message in the outbox if the request itself delivers it.
+// HoldForSendNow returns m, delayed in the outbox by sendNowLife if the request itself delivers it.
 func (s *Settings) HoldForSendNow(m store.NewMessage) store.NewMessage {
 	if s.Hooks.SendNow[m.Channel] != nil {
 		m.DueAt = m.At.Add(sendNowLife)
@@ -48,13 +48,13 @@ func (s *Settings) HoldForSendNow(m store.NewMessage) store.NewMessage {
 	return m
 }
 
-// Creation is a user who is to be created, in as many tries as it takes.
+// Creation holds what stays the same while the creation of a user is tried again.
 type Creation struct {
 	id      uuid.UUID
-	allowed bool // by the hook before a creation
+	allowed bool // the hook BeforeCreate has accepted the user
 }
 
-// NewID returns the ID of the new user. It is the same in each try, since a hook may have seen it.
+// NewID returns the ID of the new user. It is the same in each try, since the hook BeforeCreate may have seen it.
 func (c *Creation) NewID() uuid.UUID {
 	if c.id == uuid.Nil {
 		c.id = uuid.New()
@@ -62,7 +62,7 @@ func (c *Creation) NewID() uuid.UUID {
 	return c.id
 }
 
-// CheckCreation asks the hook whether the user may be created, only once for all tries.
+// CheckCreation asks the hook BeforeCreate whether u may be created, only once for all tries.
 func (c *Creation) CheckCreation(ctx context.Context, f *Flow, u store.User) error {
 	if c.allowed {
 		return nil
@@ -72,7 +72,7 @@ func (c *Creation) CheckCreation(ctx context.Context, f *Flow, u store.User) err
 	return err
 }
 
-// CheckCreation asks the hook whether a user may be created.
+// CheckCreation asks the hook BeforeCreate whether u may be created. Without the hook it returns nil.
 func CheckCreation(ctx context.Context, f *Flow, u store.User) error {
 	if f.Settings.Hooks.BeforeCreate == nil {
 		return nil
@@ -80,7 +80,8 @@ func CheckCreation(ctx context.Context, f *Flow, u store.User) error {
 	return refusal.Failure("hook before a creation", f.Settings.Hooks.BeforeCreate(ctx, f.Req.IP, u))
 }
 
-// EnqueueCreatedHook adds the message about a new user. If no user was created, the same statement does nothing.
+// EnqueueCreatedHook adds the statement that writes a message of KindAfterCreate for the user id. If no user was
+// created, the same statement is sent for an ID that does not exist and does nothing.
 func EnqueueCreatedHook(f *Flow, b *Batch, created bool, id uuid.UUID) {
 	if !f.Settings.Hooks.AfterCreate {
 		return
@@ -91,17 +92,17 @@ func EnqueueCreatedHook(f *Flow, b *Batch, created bool, id uuid.UUID) {
 	b.Message(id, f.Seal(mail.ChannelHook, KindAfterCreate, Created{User: id, IP: f.Req.IP}, f.Now.Add(createdLife)))
 }
 
-// CustomClaims are claims made by a hook.
+// CustomClaims are the claims of an access token that the operator's hook returned.
 type CustomClaims struct {
 	text    []byte
 	expires int64 // Unix seconds
 }
 
-// methodRefresh is the method that a hook gets for a refreshed token.
+// methodRefresh is the method in the hook's input when the access token is made for a refresh.
 const methodRefresh = "token_refresh"
 
-// CustomClaimsOf asks the hook of access tokens for the claims of a session; nil if the hook is off. An empty method
-// stands for the session's newest method.
+// CustomClaimsOf asks the hook of access tokens for the claims of session v. It returns nil if there is no such hook.
+// method tells the hook how the session was opened; "" stands for the session's newest method.
 func CustomClaimsOf(ctx context.Context, f *Flow, u store.User, v store.Session, method string) (*CustomClaims, error) {
 	if f.Settings.Hooks.Claims == nil {
 		return nil, nil
@@ -129,9 +130,9 @@ func CustomClaimsOf(ctx context.Context, f *Flow, u store.User, v store.Session,
 	return &CustomClaims{text: made, expires: out.ExpiresAt}, nil
 }
 
-// CustomClaimsOfRefresh asks the hook for the claims of a refreshed token before the rotation: if the hook is
-// unavailable, the client keeps its refresh token and retries. Therefore every failure except a refusal by the hook is
-// a 503.
+// CustomClaimsOfRefresh asks the hook of access tokens for the claims of a refreshed session, before its refresh token
+// is rotated. If the hook is unavailable, the client keeps its refresh token and retries. Therefore every failure
+// except a refusal by the hook is a 503.
 func CustomClaimsOfRefresh(ctx context.Context, f *Flow, session uuid.UUID) (*CustomClaims, error) {
 	if f.Settings.Hooks.Claims == nil {
 		return nil, nil
@@ -157,7 +158,8 @@ func CustomClaimsOfRefresh(ctx context.Context, f *Flow, session uuid.UUID) (*Cu
 
 const rejectedPasswordMessage = "Further password verification attempts will be rejected."
 
-// ReportPassword reports a checked password to the hook. A verdict against it is a Refusal.
+// ReportPassword calls the operator's hook of passwords with the result of a check, if there is such a hook. If the
+// hook rejects the sign-in, it returns a Refusal.
 func ReportPassword(ctx context.Context, f *Flow, user uuid.UUID, right bool) error {
 	if f.Settings.Hooks.Password == nil || user == uuid.Nil {
 		return nil
@@ -176,5 +178,5 @@ func ReportPassword(ctx context.Context, f *Flow, user uuid.UUID, right bool) er
 	return refusal.Invalid(refusal.CodeInvalidCredentials, cmp.Or(verdict.Message, rejectedPasswordMessage))
 }
 
-// RefreshRetry is after how long a client may retry a refresh: the client library waits at least 200 ms by itself.
+// RefreshRetry is the Retry-After of a refresh that failed with a 503. The client library itself waits at least 200 ms.
 const RefreshRetry = time.Second

@@ -17,37 +17,39 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// pkcePrefix marks the link of a PKCE flow: opening it yields a code, not a session.
+// pkcePrefix begins the token of a link that belongs to a PKCE flow. Opening the link yields a PKCE code instead of a
+// session.
 const pkcePrefix = "pkce_"
 
-// MaxMisses is how many wrong tries void a token's digits. Its link stays valid.
+// MaxMisses is how many wrong tries void the one-time code of a token. The token's link stays valid.
 const MaxMisses = 5
 
-// KeepPending is how many older sign-ups of an address stay open next to a new one: five in all, and a sixth drops the
-// oldest.
+// KeepPending is how many older confirmations of an address's sign-ups stay valid next to a new one. So five can be
+// pending at once, and a sixth voids the oldest.
 const KeepPending = 4
 
-// Outgoing is a one-time token and the message that carries it. All are created in this file.
+// Outgoing is a one-time token and the message that carries it. Every Outgoing is created in this file.
 type Outgoing struct {
 	Token   store.NewToken
-	Message store.NewMessage // without a payload nothing is sent
-	// Code and URL are what the recipient sees; TokenHash is the link's secret, for templates.
+	Message store.NewMessage // nothing is sent if it has no payload
+	// Code and URL are the one-time code and the link that the recipient sees. TokenHash is the secret in the link, for
+	// mail templates that build links of their own.
 	Code, TokenHash, URL string
 }
 
-// MailSpec describes a token that is sent by mail. The token's user is set when the token is written.
+// MailSpec describes a one-time token that is sent by mail. The token's user is set when the token is written.
 type MailSpec struct {
 	Kind store.Kind
 	Mail mail.Kind
-	Link string // the link's type; "" for digits alone
+	Link string // type of the link; "" if the mail has only a code
 	To   string
-	Vars mail.Vars // Email, NewEmail, Data
-	// Flow is the PKCE flow that the link continues.
+	Vars mail.Vars // the caller sets Email, NewEmail and Data
+	// Flow is the ID of the PKCE flow that the link continues; Nil: none.
 	Flow uuid.UUID
 	Keep int
 }
 
-// NewMail returns a token and the mail that carries it.
+// NewMail returns a new one-time token and the mail that carries it.
 func NewMail(f *Flow, spec MailSpec) (Outgoing, error) {
 	msg, p, err := composeMail(f, spec)
 	if err == nil {
@@ -56,12 +58,12 @@ func NewMail(f *Flow, spec MailSpec) (Outgoing, error) {
 	return msg, err
 }
 
-// sealMail returns the message with the payload p; the message expires with the token.
+// sealMail returns the outbox message with payload p. The message expires with the token of msg.
 func sealMail(f *Flow, msg Outgoing, p mail.Payload) store.NewMessage {
 	return f.Settings.HoldForSendNow(f.Seal(mail.ChannelEmail, string(p.Kind), p, msg.Token.ExpiresAt))
 }
 
-// composeMail creates a token and the payload of the mail that carries it.
+// composeMail returns a new one-time token and, not yet sealed, the payload of the mail that carries it.
 func composeMail(f *Flow, spec MailSpec) (Outgoing, mail.Payload, error) {
 	code, err := token.NewCode(f.Settings.Email.OTPLength)
 	if err != nil {
@@ -85,8 +87,8 @@ func composeMail(f *Flow, spec MailSpec) (Outgoing, mail.Payload, error) {
 		Locales: f.locales(v.Data)}, nil
 }
 
-// NewConfirmation returns the mail that asks to confirm the address of a sign-up; data is what the mail's template
-// sees, pkce is nil without PKCE.
+// NewConfirmation returns the token and mail that confirm the address of a sign-up. data is the user's metadata, which
+// the mail's template may use; pkce is nil without PKCE.
 func NewConfirmation(f *Flow, to string, data json.RawMessage, pkce *store.Flow) (Outgoing, error) {
 	return NewMail(f, MailSpec{
 		Kind: store.KindSignup, Mail: mail.Confirmation, Link: mail.LinkSignup, To: to, Flow: IDOf(pkce),
@@ -94,12 +96,13 @@ func NewConfirmation(f *Flow, to string, data json.RawMessage, pkce *store.Flow)
 	})
 }
 
-// locales returns the candidates for the language of a message to a user with this metadata.
+// locales returns the candidate languages of a message to a user with this metadata.
 func (f *Flow) locales(metadata json.RawMessage) []string {
 	return f.Settings.Languages.Candidates(metadata, f.Req.AcceptLanguage)
 }
 
-// TextSMS returns an SMS with a code: the operator's text, or the built-in text in the user's language.
+// TextSMS returns an SMS with a one-time code. text makes the text from the code; nil: the built-in text in the user's
+// language, which metadata may name.
 func (f *Flow) TextSMS(text func(string) string, code string, metadata json.RawMessage) mail.SMS {
 	language := f.Settings.Languages.Choose(f.locales(metadata)...)
 	if text == nil {
@@ -114,7 +117,7 @@ type Phone struct {
 	Metadata        json.RawMessage
 }
 
-// NewSMS returns a token and the SMS that carries it. A test number gets its fixed code and no SMS.
+// NewSMS returns a new one-time token and the SMS that carries it. A test number gets its fixed code and no SMS.
 func NewSMS(f *Flow, kind store.Kind, to Phone) (Outgoing, error) {
 	if code, test := f.Settings.Phone.TestCode(to.Number, f.Now); test {
 		return Outgoing{Code: code, Token: newToken(f, kind, to.Number, code, 365*24*time.Hour)}, nil
@@ -137,8 +140,8 @@ func newToken(f *Flow, kind store.Kind, to, code string, life time.Duration) sto
 	}
 }
 
-// InsertOutgoing adds tokens, their PKCE flow and their messages, in the lock order. If the user does not exist, the
-// same statements do nothing.
+// InsertOutgoing adds the statements that write tokens, their PKCE flow and their messages, in the order in which all
+// flows lock rows. If the user does not exist, the same statements do nothing.
 func InsertOutgoing(b *Batch, user uuid.UUID, pkce *store.Flow, msgs ...Outgoing) {
 	for _, msg := range msgs {
 		msg.Token.User = user
@@ -153,14 +156,16 @@ func InsertOutgoing(b *Batch, user uuid.UUID, pkce *store.Flow, msgs ...Outgoing
 	}
 }
 
-// LinkHash returns the hash that the store knows a link's token by, and whether the link belongs to a PKCE flow.
+// LinkHash returns the hash by which the store finds a link's token, and whether the link belongs to a PKCE flow. ok is
+// false if text is malformed.
 func LinkHash(text string) (hash []byte, pkce, ok bool) {
 	text, pkce = strings.CutPrefix(text, pkcePrefix)
 	sum, ok := token.LinkTokenHash(text)
 	return sum[:], pkce, ok
 }
 
-// DigitMACs returns the MACs of typed digits, for each kind of token that they may belong to.
+// DigitMACs returns the MACs by which the store finds the one-time code that was sent to an address, for each kind of
+// token that the code may belong to.
 func DigitMACs(f *Flow, kinds []store.Kind, to, code string) [][]byte {
 	var macs [][]byte
 	for _, k := range kinds {
@@ -169,8 +174,9 @@ func DigitMACs(f *Flow, kinds []store.Kind, to, code string) [][]byte {
 	return macs
 }
 
-// DecoyID returns the user ID in the answer to a sign-up for an address that has an account. It is a MAC of the address
-// in the form of a random ID, so that it is as stable as the ID of a pending account.
+// DecoyID returns the user ID in the answer to a sign-up if the address has an account already. It looks like a random
+// ID but is a MAC of the address, so that it is the same each time, as the ID of an account that waits for its
+// confirmation is.
 func DecoyID(f *Flow, aud, who string) uuid.UUID {
 	var id uuid.UUID
 	copy(id[:], f.Core.Root.MAC(secret.FauxUser, aud, who))
@@ -179,7 +185,7 @@ func DecoyID(f *Flow, aud, who string) uuid.UUID {
 	return id
 }
 
-// CodeHash returns the hash that the store knows a PKCE code by.
+// CodeHash returns the hash by which the store finds a PKCE code; nil if the code is malformed.
 func CodeHash(code string) []byte {
 	if raw, err := hex.DecodeString(code); err != nil || len(raw) != 32 {
 		return nil
@@ -188,17 +194,18 @@ func CodeHash(code string) []byte {
 	return sum[:]
 }
 
-// notificationLife is how long the sending of a notification is tried.
+// notificationLife is how long the outbox tries to send a notification.
 const notificationLife = 24 * time.Hour
 
-// Notification returns a mail that only informs.
+// Notification returns a mail that only informs and carries no token.
 func Notification(f *Flow, kind mail.Kind, to string, v mail.Vars) store.NewMessage {
 	v.SiteURL = f.Settings.SiteURL
 	return f.Seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v,
 		IP: f.Settings.HookIP(mail.ChannelEmail, f.Req), Locales: f.locales(v.Data)}, f.Now.Add(notificationLife))
 }
 
-// NotifyUser adds a notification to the user's own address, if there is one; v has the variables of the kind.
+// NotifyUser adds a notification to the user's e-mail address, if the user has one. v has the variables that the
+// template of kind needs.
 func NotifyUser(f *Flow, b *Batch, kind mail.Kind, u store.User, v mail.Vars) {
 	if u.Email != "" {
 		v.Email, v.Data = u.Email, u.UserMetadata
@@ -206,12 +213,14 @@ func NotifyUser(f *Flow, b *Batch, kind mail.Kind, u store.User, v mail.Vars) {
 	}
 }
 
-// Notifications count against the budget for mails. If the budget is used up, no notification is sent and the operation
-// still succeeds. The budget is read before the transaction, and the notification is taken from it after the
-// transaction: within it, taking would come after the lock on the user, while all other flows take first, which could
-// deadlock. So concurrent notifications may overdraw the budget a little.
+// Notifications count against the hourly budget for mails. If the budget is used up, no notification is sent and the
+// operation still succeeds. The budget is read before the operation's transaction, and the notification is taken from
+// it after the transaction. Taken within the transaction, it would be taken after the lock on the user, while all other
+// flows take from the budget first: such transactions could deadlock. So concurrent notifications may overdraw the
+// budget a little.
 
-// CanNotify reports whether the budget allows a notification. It costs nothing if no notification is wanted.
+// CanNotify reports whether the budget for mails allows a notification. wanted says whether the operator has switched
+// the notification on; if not, CanNotify returns false without a round trip.
 func CanNotify(ctx context.Context, f *Flow, wanted bool) bool {
 	if !wanted || !f.Settings.Email.Configured {
 		return false
@@ -219,7 +228,7 @@ func CanNotify(ctx context.Context, f *Flow, wanted bool) bool {
 	budget := f.Settings.Email.Sent.limit(f.LimitKey("mail"))
 	var levels []store.Level
 	if err := f.Run(ctx, func(b *Batch) { b.Levels(&levels, budget) }); err != nil {
-		return false // the transaction will fail too
+		return false // the caller's transaction will fail too
 	}
 	if budget.Left(levels[0], f.Core.now()) < 1 {
 		f.Core.Log.Warn("a notification is not sent: the hourly limit for mails is used up")
@@ -228,13 +237,13 @@ func CanNotify(ctx context.Context, f *Flow, wanted bool) bool {
 	return true
 }
 
-// AsksCurrent reports whether a change of address must be confirmed from the current address too.
+// AsksCurrent reports whether a change of e-mail address must be confirmed from the current address too.
 func (s *Settings) AsksCurrent(u *store.User) bool {
 	return s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm
 }
 
-// NewEmailChange returns the mails of a change of address: to the new address and, if AsksCurrent, to the current one.
-// A hook gets both mails in one call, so they are one message.
+// NewEmailChange returns the mails of a change of e-mail address: to the new address and, if AsksCurrent, to the
+// current one. A hook that sends mails gets both in one call, so they are one message.
 func NewEmailChange(f *Flow, u store.User, pkce *store.Flow) ([]Outgoing, error) {
 	half := func(kind store.Kind, to string) MailSpec {
 		return MailSpec{

@@ -15,12 +15,13 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// maxNesting limits the depth of metadata, since verifiers of tokens limit it too; ours stops at 32.
+// maxNesting limits the depth of metadata. Services that verify access tokens may limit the depth of JSON; this
+// daemon's own limit is jsontext.MaxDepth.
 const maxNesting = 24
 
-// Metadata parses an object that a client sent and returns it in a form that PostgreSQL and readers of our tokens
-// accept; nil and null give nil. It refuses the character U+0000 and numbers beyond PostgreSQL's range, which
-// PostgreSQL would refuse later.
+// Metadata parses a JSON object that a client sent, and returns it in a form that PostgreSQL and readers of this
+// daemon's access tokens accept. It returns nil for null and for no data. It refuses the character U+0000 and numbers
+// beyond PostgreSQL's range, which PostgreSQL would refuse later.
 func Metadata(data []byte) (json.RawMessage, error) {
 	if len(data) == 0 || string(data) == "null" {
 		return nil, nil
@@ -42,11 +43,11 @@ func Metadata(data []byte) (json.RawMessage, error) {
 	return MustJSON(members), nil
 }
 
-// ownMembers are the members of user_metadata that this service writes itself. They get into tokens, so values given by
-// clients are dropped.
+// ownMembers are the members of user_metadata that this daemon writes itself. They are in access tokens, so values that
+// clients send for them are dropped.
 var ownMembers = []string{"sub", "email", "email_verified", "phone", "phone_verified"}
 
-// UserMetadata is Metadata without the members that this service writes itself.
+// UserMetadata is Metadata without the ownMembers.
 func UserMetadata(data []byte) (json.RawMessage, error) {
 	data, err := Metadata(data)
 	if err != nil || data == nil {
@@ -55,7 +56,7 @@ func UserMetadata(data []byte) (json.RawMessage, error) {
 	return WithoutOwn(data), nil
 }
 
-// WithoutOwn returns the object without the members that this service writes itself.
+// WithoutOwn returns the object without the ownMembers, as compact JSON.
 func WithoutOwn(data json.RawMessage) json.RawMessage { return without(data, ownMembers...) }
 
 // without returns the object as compact JSON, without the named members.
@@ -67,8 +68,8 @@ func without(data json.RawMessage, names ...string) json.RawMessage {
 	return MustJSON(members)
 }
 
-// NewMetadata is UserMetadata for a new user, and refuses objects beyond the limit. An object without members gives
-// nil, since the client library sends one with calls that bring no metadata.
+// NewMetadata is UserMetadata for a new user. It refuses an object that exceeds MetadataMaxBytes. It returns nil for an
+// object without members, since the client library sends one with calls that bring no metadata.
 func (s *Settings) NewMetadata(data []byte) (json.RawMessage, error) {
 	data, err := UserMetadata(data)
 	if string(data) == "{}" {
@@ -80,19 +81,18 @@ func (s *Settings) NewMetadata(data []byte) (json.RawMessage, error) {
 	return data, err
 }
 
-// IsTooLarge reports whether a user's metadata exceeds MetadataMaxBytes. Both objects are in every access token, which
-// proxies and servers accept only up to a few kilobytes.
+// IsTooLarge reports whether user_metadata and app_metadata together exceed MetadataMaxBytes. Both are in every access
+// token, and proxies and servers accept headers of only a few kilobytes.
 func (s *Settings) IsTooLarge(user, app json.RawMessage) bool {
 	return s.MetadataMaxBytes > 0 && metadataSize(user, app) > s.MetadataMaxBytes
 }
 
-// ErrTooLarge is the answer to metadata beyond the limit.
+// ErrTooLarge returns the refusal of metadata that exceeds MetadataMaxBytes.
 func (s *Settings) ErrTooLarge() *refusal.Refusal {
 	return refusal.NotValid(fmt.Sprintf("Metadata cannot be larger than %d bytes", s.MetadataMaxBytes))
 }
 
-// metadataSize returns the size in bytes of both objects as compact JSON, without the service's own members of
-// user_metadata.
+// metadataSize returns the size in bytes of user_metadata, without the ownMembers, and app_metadata as compact JSON.
 func metadataSize(user, app json.RawMessage) (size int) {
 	for _, o := range []json.RawMessage{WithoutOwn(user), without(app)} {
 		if len(o) > len("{}") {
@@ -102,8 +102,8 @@ func metadataSize(user, app json.RawMessage) (size int) {
 	return size
 }
 
-// CheckGrowth refuses a change that makes a user's metadata exceed the limit. Metadata that exceeds the limit already
-// may change if it does not grow.
+// CheckGrowth refuses patches of user_metadata and app_metadata that make them exceed MetadataMaxBytes. Metadata that
+// is too large already may change if it does not grow.
 func (s *Settings) CheckGrowth(u store.User, user, app store.MetadataPatch) error {
 	if s.grows(u, user, app) {
 		return s.ErrTooLarge()
@@ -119,8 +119,8 @@ func (s *Settings) grows(u store.User, user, app store.MetadataPatch) bool {
 	return s.IsTooLarge(newUser, newApp) && metadataSize(newUser, newApp) > metadataSize(u.UserMetadata, u.AppMetadata)
 }
 
-// WithinLimit returns the patch that a sign-in or a confirmation applies to a user's metadata. Neither may fail because
-// of the limit: beyond the limit, only the members that this service writes itself are kept.
+// WithinLimit returns the patch of user_metadata that a sign-in or a confirmation applies. Neither may fail because the
+// metadata is too large, so if p would make it exceed MetadataMaxBytes, only the ownMembers of p are kept.
 func (s *Settings) WithinLimit(u store.User, p store.MetadataPatch) store.MetadataPatch {
 	if !s.grows(u, p, store.MetadataPatch{}) {
 		return p
@@ -131,7 +131,8 @@ func (s *Settings) WithinLimit(u store.User, p store.MetadataPatch) store.Metada
 	return p
 }
 
-// ParsePatch reads a change of metadata, in which null removes a member.
+// ParsePatch reads a change of metadata, in which null removes a member. It takes the results of Metadata or
+// UserMetadata.
 func ParsePatch(data json.RawMessage, err error) (store.MetadataPatch, error) {
 	if err != nil {
 		return store.MetadataPatch{}, err
@@ -140,12 +141,14 @@ func ParsePatch(data json.RawMessage, err error) (store.MetadataPatch, error) {
 	return patch, refusal.Failure("metadata", err)
 }
 
-// StorableText replaces characters that PostgreSQL refuses in text. No valid address contains them.
+// StorableText replaces what PostgreSQL refuses in a text, invalid UTF-8 and U+0000, by U+FFFD. No valid address
+// contains either.
 func StorableText(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// Storable returns an error for a part of a value that PostgreSQL or readers of our tokens would refuse.
+// Storable returns an error if a part of a JSON value would be refused by PostgreSQL or by readers of this daemon's
+// access tokens. depth is how deep v is nested.
 func Storable(v any, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("it is nested deeper than %d levels", maxNesting)
@@ -177,7 +180,7 @@ func Storable(v any, depth int) error {
 	return nil
 }
 
-// CheckPassword checks a new password: its length in bytes, then the policy.
+// CheckPassword refuses a new password that is too long (in bytes) or that violates the operator's policy.
 func (s *Settings) CheckPassword(text string) error {
 	if len(text) > password.MaxBytes {
 		return refusal.NotValid("Password cannot be longer than 72 characters")
@@ -193,8 +196,8 @@ func (s *Settings) CheckPassword(text string) error {
 	return nil
 }
 
-// MustJSON returns v as JSON text. v must be a value that cannot fail to encode: strings, bools, maps of them, or JSON
-// from PostgreSQL.
+// MustJSON returns v as JSON text. v must be a value that always encodes: a string, a bool, a map of such values, or
+// JSON from PostgreSQL.
 func MustJSON(v any) json.RawMessage {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -203,16 +206,18 @@ func MustJSON(v any) json.RawMessage {
 	return text
 }
 
-// membersOf returns the members of the objects, of which the later ones win. An object may be nil.
+// membersOf returns the members of all objects; a member of a later object replaces one of an earlier object. An object
+// may be nil.
 func membersOf(objects ...json.RawMessage) map[string]json.RawMessage {
 	members := map[string]json.RawMessage{}
 	for _, o := range objects {
 		if len(o) > 0 {
-			_ = json.Unmarshal(o, &members) // valid: checked when it was received, or from PostgreSQL
+			_ = json.Unmarshal(o, &members) // valid: it comes from PostgreSQL, or was checked when it was received
 		}
 	}
 	return members
 }
 
-// Merge returns the object under with the members of over, which win. Either may be nil.
+// Merge returns an object with the members of both; where both have a member, the value of over is kept. Either may be
+// nil.
 func Merge(under, over json.RawMessage) json.RawMessage { return MustJSON(membersOf(under, over)) }

@@ -14,34 +14,36 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Access says what a bearer token is used for.
+// Access says what an access token is used for, which decides how Authenticate checks it.
 type Access uint8
 
-// Full access needs a live session. To read the user, a session is enough that lost only its refresh token, by POST
-// /logout without a scope.
+// Full access needs a session that has not ended. ReadUser, to read the user, also accepts a session that has lost only
+// its refresh token, which POST /logout without a scope does.
 const (
 	Full Access = iota
 	ReadUser
-	// AnyAudience is Full for tokens of any audience: the operation itself refuses another audience.
+	// AnyAudience is Full for tokens of any audience. The operation itself refuses an audience that does not match.
 	AnyAudience
 )
 
-// Principal is the user on whose behalf a request is made.
+// Principal is the user on whose behalf a request is made, as its access token names the user.
 type Principal struct {
 	User store.User // with identities and factors
-	// Session has a Nil ID if the token names no session. Session.AAL is the level at which the token acts.
+	// Session is the token's session; its ID is Nil if the token names none. Session.AAL is the assurance level (1 or
+	// 2) at which the token acts.
 	Session store.Session
 	Claims  token.Claims
 }
 
-// Actor is an administrator: a service, which has a role and no ID, or a user with an administrator's role.
+// Actor is the administrator of a request: a service, whose token has a role and no user, or a user with an
+// administrator's role.
 type Actor struct {
 	ID      uuid.UUID
 	Session uuid.UUID
 	Role    string
 }
 
-// String names the actor: the user's ID, or the role of a service.
+// String names the actor for logs: the user's ID or, for a service, its role.
 func (a Actor) String() string {
 	if a.ID != uuid.Nil {
 		return a.ID.String()
@@ -49,9 +51,9 @@ func (a Actor) String() string {
 	return a.Role
 }
 
-// Authenticate checks an access token and the user and session that it names, in one statement and in the order of
-// docs/api.md#checks-and-their-order. bearer is the token alone, "" without one; aud is the request's X-JWT-AUD, which
-// must be the token's unless access is AnyAudience.
+// Authenticate checks an access token, and the user and session that it names, with one statement and in the order of
+// docs/api.md#checks-and-their-order. bearer is the token without "Bearer "; "" if there is none. aud is the request's
+// header X-JWT-AUD, which must name the token's audience unless access is AnyAudience.
 func (k *Core) Authenticate(ctx context.Context, bearer, aud string, access Access) (Principal, error) {
 	s, now := k.live.Load(), k.now()
 	var c Principal
@@ -81,15 +83,16 @@ func (k *Core) Authenticate(ctx context.Context, bearer, aud string, access Acce
 	return c, nil
 }
 
-// IsOtherAudience reports whether a request's audience differs from its token's. asked is the audience that the request
-// names; without one the request works in the token's audience, or in the default if the token has none. Tokens of
-// admin roles belong to no audience.
+// IsOtherAudience reports whether the audience of a request differs from the audience of its token c. asked is the
+// audience that the request names; "" stands for the token's audience or, if the token has none, for the default.
+// Tokens of admin roles belong to no audience.
 func (s *Settings) IsOtherAudience(asked string, c *token.Claims) bool {
 	return !slices.Contains(s.AdminRoles, c.Role) && cmp.Or(asked, c.Audience, s.Audience) != c.Audience
 }
 
-// ReadIDs checks the token and returns the IDs in it. If only the session's ID is malformed, it returns the user's ID
-// with the error, since a user who does not exist is reported first.
+// ReadIDs verifies the access token bearer, reads its claims into c and returns the IDs in them. If only the session's
+// ID is malformed, it returns the user's ID with the error, so that the caller can report first that the user does not
+// exist.
 func (k *Core) ReadIDs(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
 	if err := k.verifyToken(c, bearer, now); err != nil {
 		return user, session, err
@@ -100,7 +103,7 @@ func (k *Core) ReadIDs(c *token.Claims, bearer string, now time.Time) (user, ses
 	if user, err = uuid.Parse(c.Subject); err != nil || len(c.Subject) != 36 {
 		return uuid.Nil, session, refusal.Invalid(refusal.CodeBadJWT, "invalid claim: sub claim must be a UUID")
 	}
-	if user == uuid.Nil { // a token without a user, as some operators make for services
+	if user == uuid.Nil { // some operators make tokens without a user for services
 		return uuid.Nil, session, ErrPrincipalGone
 	}
 	if c.SessionID != "" {
@@ -122,7 +125,8 @@ func (k *Core) verifyToken(c *token.Claims, bearer string, now time.Time) error 
 	return nil
 }
 
-// readPrincipal reads user and session; malformed is the error about the session's ID, if any.
+// readPrincipal reads a user and one of the user's sessions. malformed is the error about the session's ID, if it could
+// not be parsed; it is returned only if the user exists.
 func (k *Core) readPrincipal(ctx context.Context, user, session uuid.UUID,
 	malformed error) (store.User, store.Session, error) {
 	u, sess, err := k.DB.Caller(ctx, user, session)
@@ -141,27 +145,28 @@ func (k *Core) readPrincipal(ctx context.Context, user, session uuid.UUID,
 	return u, sess, nil
 }
 
-// SessionNotFound is the answer to the access token of a session that is gone.
+// SessionNotFound returns the refusal of an access token whose session does not exist or has ended.
 func SessionNotFound() *refusal.Refusal {
 	return refusal.Denied(refusal.CodeSessionNotFound, "Session from session_id claim in JWT does not exist")
 }
 
-// ErrNoSession is the answer to a session's ID in a path if the user has no such session.
+// ErrNoSession is the refusal of a request whose path names a session that the user does not have.
 var ErrNoSession = refusal.Missing(refusal.CodeSessionNotFound, "Session not found")
 
-// IsExpired reports whether a session is past its end by the rules: not_after, time box, inactivity.
+// IsExpired reports whether a session has reached its end: not_after, the longest life (SESSIONS_TIMEBOX) or the
+// longest time without a refresh (SESSIONS_INACTIVITY_TIMEOUT).
 func (s *Settings) IsExpired(v store.Session, now time.Time) bool {
 	return s.IsOutlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))
 }
 
-// IsOutlived is IsExpired without the rule of inactivity.
+// IsOutlived is IsExpired without the check of inactivity.
 func (s *Settings) IsOutlived(v store.Session, now time.Time) bool {
 	return !v.NotAfter.IsZero() && !now.Before(v.NotAfter) ||
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
 }
 
-// IsAdmin reports whether AuthenticateAdmin accepts the token. Tokens of other roles, which every client sends, are
-// rejected without the database. The error says that the answer is unknown.
+// IsAdmin reports whether AuthenticateAdmin accepts the token. It rejects tokens of other roles, which every client
+// sends, without the database. An error means that it could not find out.
 func (k *Core) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	var c token.Claims
 	if bearer == "" || k.verifyToken(&c, bearer, k.now()) != nil ||
@@ -176,9 +181,9 @@ func (k *Core) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	return err == nil, err
 }
 
-// AuthenticateAdmin checks a token whose role may administer. A service token names no session. A token with a session
-// needs a valid user and session, and aal2 if the user has a verified factor or AdminRequireAAL2 is set. If it refuses
-// a signed token, it also returns the Actor that the token names.
+// AuthenticateAdmin checks a token whose role may administer. A service's token names no session. A token with a
+// session needs a valid user and session, and aal2 if the user has a verified factor or AdminRequireAAL2 is set. If it
+// refuses a token whose signature is valid, it also returns the Actor that the token names.
 func (k *Core) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
 	s, now := k.live.Load(), k.now()
 	var c token.Claims
@@ -208,7 +213,7 @@ func (k *Core) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, err
 	return actor, nil
 }
 
-// checkLive returns why the session of a user cannot be used; nil if it can.
+// checkLive returns why session v of user u cannot be used at the time now; nil if it can.
 func (s *Settings) checkLive(u store.User, v store.Session, now time.Time) error {
 	switch {
 	case v.Ended():
@@ -221,12 +226,12 @@ func (s *Settings) checkLive(u store.User, v store.Session, now time.Time) error
 	return nil
 }
 
-// reachesAdmin reports whether a session's level suffices to administer.
+// reachesAdmin reports whether a session's assurance level suffices to administer.
 func (s *Settings) reachesAdmin(u store.User, v store.Session) bool {
 	return v.AAL >= 2 || !hasFactor(u) && !s.AdminRequireAAL2
 }
 
-// checkAdmin returns why a user with this role cannot administer; reached says whether the session's level suffices.
+// checkAdmin returns why a user with this role cannot administer, or nil; reached is the result of reachesAdmin.
 func (s *Settings) checkAdmin(role string, reached bool) error {
 	switch {
 	case !slices.Contains(s.AdminRoles, role):
@@ -237,12 +242,13 @@ func (s *Settings) checkAdmin(role string, reached bool) error {
 	return nil
 }
 
-// ErrAdminAAL2 is the answer to an administrator without a second factor where one is required.
+// ErrAdminAAL2 is the refusal of an administrator's session at aal1 where aal2 is required.
 var ErrAdminAAL2 = refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 session is required to administer users")
 
-// AuthenticateConsole checks a session of the admin console, in one statement, by the rules of AuthenticateAdmin, at
-// the lower of the session's level and aal and with the user's present role. With ErrAdminAAL2 it also returns the
-// principal, who may verify a factor. The actor is set as soon as the user is known.
+// AuthenticateConsole checks a session of the admin console, with one statement, by the rules of AuthenticateAdmin. The
+// session counts at the lower of its own level and aal, and the user with the role that is stored now. With
+// ErrAdminAAL2 it also returns the principal, who may then verify a factor. It returns the Actor as soon as the user is
+// known.
 func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID, aal int) (Principal, Actor, error) {
 	s, now := k.live.Load(), k.now()
 	u, v, err := k.readPrincipal(ctx, user, session, nil)
@@ -254,7 +260,8 @@ func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID,
 	if err := s.checkLive(u, v, now); err != nil {
 		return Principal{}, actor, err
 	}
-	p := Principal{User: u, Session: v, Claims: token.Claims{Role: u.Role, AAL: "aal2"}} // no token lowers the level
+	// aal2 leaves v's level as it is: no access token lowers it.
+	p := Principal{User: u, Session: v, Claims: token.Claims{Role: u.Role, AAL: "aal2"}}
 	err = s.checkAdmin(u.Role, s.reachesAdmin(u, v))
 	if err != nil && err != error(ErrAdminAAL2) {
 		return Principal{}, actor, err
@@ -262,7 +269,8 @@ func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID,
 	return p, actor, err
 }
 
-// RecordAdminRefusal records that a route for administrators was refused, at most once a minute for a user or role.
+// RecordAdminRefusal writes an audit row that a request for an admin route was refused with code, at most once a minute
+// for each user or role.
 func (k *Core) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Actor, code string) {
 	f := k.Begin(req)
 	row := f.Audit(store.ActionAdminRefused, who.ID, who.Session, "reason", code)
@@ -276,17 +284,17 @@ func (k *Core) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Acto
 	}
 }
 
-// A session begins at aal1. It has aal2 from when a factor is verified in it until the factor is removed. An access
-// token acts at the lower of its own level and the session's: a token issued before the session was raised stays at
-// aal1, and a token issued before the factor was removed acts at the session's level.
+// A session begins at assurance level aal1. It has aal2 from when a factor is verified in it until the factor is
+// removed. An access token acts at the lower of its own level and the session's: a token issued before the session was
+// raised stays at aal1, and a token issued before the factor was removed acts at the session's level.
 
-// hasFactor reports whether a user can reach aal2. u must have been read with its factors.
+// hasFactor reports whether a user has a verified factor, and so can reach aal2. u's factors must have been read.
 func hasFactor(u store.User) bool { return slices.ContainsFunc(u.Factors, store.Factor.Verified) }
 
-// IsBelowAAL2 reports whether a session is below the level that its user can reach.
+// IsBelowAAL2 reports whether session v is at aal1 although user u has a verified factor.
 func IsBelowAAL2(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
 
-// levelOf returns the session at the level that its access token may act at.
+// levelOf returns v with its AAL lowered to the level of the access token c.
 func levelOf(v store.Session, c *token.Claims) store.Session {
 	if c.AAL != "aal2" {
 		v.AAL = min(v.AAL, 1)
@@ -300,11 +308,12 @@ func (s *Settings) IsBelowAAL2TooLong(u store.User, v store.Session, now time.Ti
 	return s.Sessions.AllowLowAAL > 0 && now.After(v.CreatedAt.Add(s.Sessions.AllowLowAAL)) && IsBelowAAL2(u, v)
 }
 
-// ErrPrincipalGone is the answer to the access token of a user who is gone.
+// ErrPrincipalGone is the refusal of an access token whose user does not exist any more.
 var ErrPrincipalGone = refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
 
-// LockPrincipal locks the user and reads the current user and session: since the request was authenticated, the session
-// may have ended or a factor may have been removed.
+// LockPrincipal locks the principal's row in the transaction and reads user and session again: since the request was
+// authenticated, the session may have ended or a factor may have been removed. reads add statements to the same round
+// trip.
 func LockPrincipal(ctx context.Context, f *Flow, tx *Tx, principal Principal,
 	reads ...func(*Batch)) (store.User, store.Session, error) {
 	var v store.Session
@@ -341,7 +350,7 @@ func LockPrincipal(ctx context.Context, f *Flow, tx *Tx, principal Principal,
 	return u, levelOf(v, &principal.Claims), nil
 }
 
-// OnPrincipal runs do in a transaction, with the user and the session of LockPrincipal.
+// OnPrincipal runs do in a transaction, with the user and the session that LockPrincipal returns.
 func OnPrincipal(ctx context.Context, f *Flow, principal Principal,
 	do func(*Tx, store.User, store.Session) error) error {
 	return f.Commit(ctx, func(tx *Tx) error {
@@ -353,7 +362,7 @@ func OnPrincipal(ctx context.Context, f *Flow, principal Principal,
 	})
 }
 
-// Audit returns an audit row about an action of an administrator.
+// Audit returns an audit row about an action of the administrator. pairs are alternating names and values of traits.
 func (by Actor) Audit(f *Flow, action store.Action, pairs ...string) store.Audit {
 	a := f.Audit(action, by.ID, by.Session, pairs...)
 	if by.ID == uuid.Nil {

@@ -13,14 +13,16 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Quota holds the limits of a mail or SMS: pauses between messages to one address, which apply to unknown addresses
-// too, or between changes of one user, and budgets of the whole service. They are read first, so that nothing is hashed
-// or built in vain, and taken in the transaction, which decides.
+// Quota holds the limits that a mail or SMS counts against: pauses between messages to one address, which apply to
+// unknown addresses too, or between changes of one user; and budgets of the whole service. The limits are first only
+// read, so that nothing is hashed or built in vain. Then the transaction that writes the message takes from them, which
+// decides.
 type Quota struct {
 	sms     bool
 	Pauses  []store.Limit
 	Budgets []store.Limit
-	// barred is the answer if messages to the address are not allowed. It is checked between pauses and budgets.
+	// barred is the refusal if the operator's list of addresses (EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES) does not allow
+	// the address. It is checked between pauses and budgets.
 	barred *refusal.Refusal
 	levels []store.Level
 	// at finds out whether the caller is in a place from which the owner of the address has signed in; nil: places do
@@ -28,17 +30,17 @@ type Quota struct {
 	at *callerPlace
 }
 
-// callerPlace is the place of the caller who requests a mail. It is known if the owner of the address has signed in
-// from there. Then the place's pauses apply instead of the address's, so that a stranger's requests do not delay the
-// owner's mails.
+// callerPlace is the network (the place) of the client who requests a mail. known is set if the owner of the address
+// has signed in from it. Then pauses of the place apply instead of the address's, so that a stranger's requests from
+// elsewhere do not delay the owner's mails.
 type callerPlace struct {
 	owner  store.UserAt
 	pauses []store.Limit
 	known  bool
 }
 
-// Apart gives the owner of an address separate pauses in places from which the owner has signed in before. Tokens are
-// only replaced by tokens of the same place: see Mark.
+// Apart gives the owner of an address separate pauses in networks (places) from which the owner has signed in before.
+// Tokens are replaced only by tokens that were requested from the same place: see Mark.
 func (q *Quota) Apart(f *Flow, aud, owner string) *Quota {
 	at := &callerPlace{owner: store.UserAt{Aud: aud, Address: owner,
 		Place: store.Place{MAC: PlaceMAC(f), Since: f.Now.Add(-PlaceLife)}}}
@@ -52,24 +54,25 @@ func (q *Quota) Apart(f *Flow, aud, owner string) *Quota {
 	return q
 }
 
-// PauseAt returns the pause that applies in the client's place if the place is known.
+// PauseAt returns the separate pause that replaces l if the client's place is known.
 func PauseAt(f *Flow, l store.Limit) store.Limit {
 	l.Key = f.LimitKey("at place", string(l.Key), f.Req.place())
 	return l
 }
 
-// IsKnown reports whether the caller is in a known place.
+// IsKnown reports whether the owner of the address has signed in from the client's network before.
 func (q *Quota) IsKnown() bool { return q.at != nil && q.at.known }
 
-// Mark sets the known place of a token, except of sign-ups, which are kept together whatever their place.
+// Mark stores the known place in a token. Tokens of sign-ups have no place: they are kept together whatever network
+// they were requested from.
 func (q *Quota) Mark(t *store.NewToken) {
 	if q.IsKnown() && t.Kind != store.KindSignup {
 		t.Place = q.at.owner.Place.MAC
 	}
 }
 
-// MailQuota returns the quota of a mail about the addresses. name is the name of the pause: mails with different names
-// do not delay each other.
+// MailQuota returns the quota of a mail about the addresses. Mails with the same name share the pause between mails;
+// mails with different names do not delay each other.
 func MailQuota(f *Flow, name string, pause time.Duration, aud string, addresses ...string) *Quota {
 	q := &Quota{}
 	for _, to := range addresses {
@@ -83,14 +86,15 @@ func MailQuota(f *Flow, name string, pause time.Duration, aud string, addresses 
 	return q
 }
 
-// Pause adds a pause for what the parts of a key name; 0 is none.
+// Pause adds a pause to the quota. key names what the pause is for, such as an address. A pause of 0 adds nothing.
 func (q *Quota) Pause(f *Flow, pause time.Duration, key ...string) {
 	if pause > 0 {
 		q.Pauses = append(q.Pauses, store.NewInterval(f.LimitKey(key...), pause))
 	}
 }
 
-// isAuthorized reports whether the allow list has the address. Labels after a plus are ignored.
+// isAuthorized reports whether the operator allows mails to the address. Labels such as +news in the local part are
+// ignored.
 func (e *EmailSettings) isAuthorized(to string) bool {
 	return len(e.Authorized) == 0 || slices.ContainsFunc(e.Authorized, func(listed string) bool {
 		return strings.EqualFold(withoutLabel(listed), withoutLabel(to))
@@ -103,7 +107,7 @@ func withoutLabel(email string) string {
 	return local + "@" + domain
 }
 
-// SMSQuota returns the quota of an SMS. Only the pause applies to a test number, which gets no SMS.
+// SMSQuota returns the quota of an SMS to number. A test number, which gets no SMS, has only the pause.
 func SMSQuota(f *Flow, aud, number string) *Quota {
 	q := &Quota{sms: true}
 	q.Pause(f, f.Settings.Phone.Interval, "phone", aud, number)
@@ -122,8 +126,9 @@ func SMSQuota(f *Flow, aud, number string) *Quota {
 	return q
 }
 
-// BoundClient limits an identified client to its share of the service's budget, for all routes together that need no
-// token. A user's token makes no difference; an administrator's token lifts the limit.
+// BoundClient limits a client, if its network is known, to its share (SentPerClient) of the service's budget. All
+// routes that need no token share this limit. A user's token makes no difference; an administrator's token lifts the
+// limit.
 func BoundClient(f *Flow, q *Quota) *Quota {
 	if f.Req.Admin {
 		return q
@@ -131,8 +136,8 @@ func BoundClient(f *Flow, q *Quota) *Quota {
 	return q.bound(f, "client", f.Req.Network)
 }
 
-// BoundUser limits a user to the same share, for all routes together that need a token, whatever clients send the
-// requests.
+// BoundUser limits a user to the share SentPerClient of the service's budget. All routes that need a token share this
+// limit, whichever clients the user's requests come from. Administrators are not limited.
 func BoundUser(f *Flow, q *Quota, by *Principal) *Quota {
 	if slices.Contains(f.Settings.AdminRoles, by.Claims.Role) {
 		return q
@@ -140,7 +145,8 @@ func BoundUser(f *Flow, q *Quota, by *Principal) *Quota {
 	return q.bound(f, "user", by.User.ID.String())
 }
 
-// bound appends the limit of a share, after the service's budget: limits are always taken in the same order.
+// bound appends the limit of one client's or user's share. It comes after the service's budget: all flows take from
+// limits in the same order.
 func (q *Quota) bound(f *Flow, by, who string) *Quota {
 	if f.Settings.SentPerClient <= 0 || who == "" || len(q.Budgets) == 0 {
 		return q
@@ -154,12 +160,12 @@ func (q *Quota) bound(f *Flow, by, who string) *Quota {
 	return q
 }
 
-// All returns the pauses, then the budgets.
+// All returns the pauses followed by the budgets.
 func (q *Quota) All() []store.Limit {
 	return append(q.Pauses[:len(q.Pauses):len(q.Pauses)], q.Budgets...)
 }
 
-// Look adds the statement that reads the levels of all limits.
+// Look adds the statement that reads how much of each limit is left.
 func (q *Quota) Look(b *Batch) {
 	if at := q.at; at != nil {
 		b.LevelsAt(&q.levels, &at.known, at.owner, append(q.All(), at.pauses...)...)
@@ -168,7 +174,7 @@ func (q *Quota) Look(b *Batch) {
 	b.Levels(&q.levels, q.All()...)
 }
 
-// pick replaces the pauses by the place's, if Look has found that the place is known.
+// pick replaces the address's pauses by the place's, if Look has found that the place is known.
 func (q *Quota) pick() {
 	if q.IsKnown() && q.at.pauses != nil {
 		copy(q.levels, q.levels[len(q.All()):])
@@ -176,7 +182,8 @@ func (q *Quota) pick() {
 	}
 }
 
-// Check refuses if Look has found a limit used up: pauses first, then a barred address, then budgets.
+// Check refuses if Look has found that a limit is used up or that the address is barred. It checks the pauses first,
+// then whether the address is barred, then the budgets.
 func (q *Quota) Check(now time.Time) error {
 	q.pick()
 	for i, l := range q.All() {
@@ -193,7 +200,8 @@ func (q *Quota) Check(now time.Time) error {
 	return nil
 }
 
-// LookUp reads the levels of all limits and then what reads add, and refuses like Check.
+// LookUp reads what is left of all limits, in one round trip with the statements that reads add, and then refuses as
+// Check does.
 func (q *Quota) LookUp(ctx context.Context, f *Flow, reads ...func(*Batch)) error {
 	b := f.Batch()
 	q.Look(b)
@@ -207,9 +215,10 @@ func (q *Quota) LookUp(ctx context.Context, f *Flow, reads ...func(*Batch)) erro
 	return q.Check(f.Now)
 }
 
-// Take adds the statements that take from all limits. They are the same if nothing is sent because no account has the
-// address; otherwise the next request would reveal that. others are the pauses of other recipients. Pauses are taken in
-// the order of their keys, so that two calls about the same two addresses do not deadlock.
+// Take adds the statements that take one message from each limit. They are sent even if no message is, because no
+// account has the address; otherwise the answer to the next request would reveal that. others are the pauses of other
+// recipients. Pauses are taken in the order of their keys, so that two calls about the same two addresses do not
+// deadlock.
 func (q *Quota) Take(b *Batch, now time.Time, others ...store.Limit) {
 	pauses := slices.Concat(q.Pauses, others)
 	slices.SortFunc(pauses, func(x, y store.Limit) int { return bytes.Compare(x.Key, y.Key) })
@@ -218,15 +227,16 @@ func (q *Quota) Take(b *Batch, now time.Time, others ...store.Limit) {
 	}
 }
 
-// GiveBack undoes a Take of the same transaction, which commits although nothing is sent.
+// GiveBack adds the statements that undo Take. It is used in the same transaction, if the transaction commits although
+// nothing is sent.
 func (q *Quota) GiveBack(b *Batch, now time.Time) {
 	for _, l := range q.All() {
 		b.Take(l, -1, now)
 	}
 }
 
-// RefusalOf returns the refusal for the error of a batch with Take, if another request has used up the limit since
-// Look.
+// RefusalOf returns the refusal for the error of a batch with Take, if another request has used up a limit since Look.
+// It returns other errors unchanged.
 func (q *Quota) RefusalOf(err error) error {
 	if l, ok := Among(q.Pauses, err); ok {
 		return q.refuse(true, l.Refill)
@@ -237,7 +247,7 @@ func (q *Quota) RefusalOf(err error) error {
 	return err
 }
 
-// Among returns the limit of a list at which a batch failed.
+// Among returns the limit of list whose exhaustion made a batch fail with err, if there is one.
 func Among(list []store.Limit, err error) (store.Limit, bool) {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		for _, l := range list {
@@ -249,7 +259,8 @@ func Among(list []store.Limit, err error) (store.Limit, bool) {
 	return store.Limit{}, false
 }
 
-// refuse returns the refusal, in the words from which applications read the number of seconds.
+// refuse returns the refusal because of a pause or a budget. Applications parse the number of seconds in the text about
+// a pause.
 func (q *Quota) refuse(pause bool, wait time.Duration) *refusal.Refusal {
 	code, what := refusal.CodeOverEmailSendRate, "email rate limit exceeded"
 	if q.sms {

@@ -11,9 +11,10 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// The requests are decoded from the bodies of HTTP requests as they are: a client sets every field with a name in JSON.
+// The types below are decoded from the bodies of HTTP requests as they are: a client can set every field that has a
+// JSON name.
 
-// Object is a member that must be an object; null counts as absent.
+// Object is a member of a request that must be a JSON object; null counts as absent.
 type Object []byte
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -23,7 +24,8 @@ func (o *Object) UnmarshalJSON(text []byte) error {
 		return nil
 	}
 	if text[0] != '{' {
-		return &json.UnmarshalTypeError{Value: "no object", Type: reflect.TypeFor[Object]()} // the decoder adds the name
+		// The JSON decoder adds the member's name to the error.
+		return &json.UnmarshalTypeError{Value: "no object", Type: reflect.TypeFor[Object]()}
 	}
 	*o = append((*o)[:0], text...)
 	return nil
@@ -39,37 +41,37 @@ type SignUp struct {
 	Challenge
 }
 
-// SignedUp is the answer to a SignUp. Grant is nil while the address is unconfirmed: then User is built from the
-// request alone, the same for a new, a pending and an existing account.
+// SignedUp is the answer to a SignUp. Grant is nil while the address is unconfirmed. User is then built from the
+// request alone, so that the answer is the same for a new, a pending and an existing account.
 type SignedUp struct {
 	User  store.User
 	Grant *Grant
 }
 
-// OTP asks for a link or digits to sign in with.
+// OTP requests a magic link or a one-time code to sign in with.
 type OTP struct {
 	Email      string `json:"email"`
 	Phone      string `json:"phone"`
-	CreateUser bool   `json:"create_user"` // the API's default is true
+	CreateUser bool   `json:"create_user"` // true in a request that does not set it
 	Data       Object `json:"data"`
 	Channel    string `json:"channel"`
 	Challenge
 }
 
-// MagicLink asks for a link.
+// MagicLink requests a magic link to sign in with.
 type MagicLink struct {
 	Email string `json:"email"`
 	Data  Object `json:"data"`
 	Challenge
 }
 
-// Recover asks for a link to set a new password.
+// Recover requests a link to set a new password.
 type Recover struct {
 	Email string `json:"email"`
 	Challenge
 }
 
-// Resend asks for another mail or SMS for what is pending.
+// Resend requests another mail or SMS with the token of a pending operation.
 type Resend struct {
 	Type  string `json:"type"` // signup, email_change, sms, phone_change
 	Email string `json:"email"`
@@ -77,20 +79,22 @@ type Resend struct {
 	Challenge
 }
 
-// Verify redeems a link's secret or digits.
+// Verify redeems the secret in a link, or a one-time code.
 type Verify struct {
 	Type       string `json:"type"`
 	Token      string `json:"token"`
 	TokenHash  string `json:"token_hash"`
 	Email      string `json:"email"`
 	Phone      string `json:"phone"`
-	RedirectTo string `json:"redirect_to"` // refused where it is not allowed
-	Password   string `json:"password"`    // for a sign-up or invitation without one
-	// Link: the link itself was opened (GET). A PKCE flow then gets a code instead of a session.
+	RedirectTo string `json:"redirect_to"` // refused if it is not an allowed URL
+	Password   string `json:"password"`    // for the user of a sign-up or invitation without a password
+	// Link is set if the request is the link itself, opened in a browser (GET). If the link belongs to a PKCE flow, the
+	// browser then gets a PKCE code instead of a session.
 	Link bool `json:"-"`
 }
 
-// Verified is the result of a Verify: a session, a PKCE code, or the first half of an e-mail change.
+// Verified is the result of a Verify: a session (Grant), a PKCE code (Code) or, after the first of the two
+// confirmations of an e-mail change, neither.
 type Verified struct {
 	Grant *Grant
 	Code  string
@@ -100,11 +104,11 @@ type Verified struct {
 	User store.User
 }
 
-// HalfMessage is the answer to the first half of an e-mail change.
+// HalfMessage is the text of the answer after the first of the two confirmations of an e-mail change.
 const HalfMessage = "Confirmation link accepted. Please proceed to confirm link sent to the other email"
 
-// UserUpdate is a change of the user's own account. Empty fields change nothing, except Password and CurrentPassword,
-// which count as given even if empty.
+// UserUpdate is a user's change of their own account. Empty fields change nothing, except Password and CurrentPassword,
+// which count as given even if they are empty.
 type UserUpdate struct {
 	Email           string  `json:"email"`
 	Phone           string  `json:"phone"`
@@ -117,13 +121,13 @@ type UserUpdate struct {
 	Challenge
 }
 
-// Invitation is a user to be invited.
+// Invitation names a user whom an administrator invites.
 type Invitation struct {
 	Email string `json:"email"`
 	Data  Object `json:"data"`
 }
 
-// Attributes are the attributes of a user that an administrator sets; nil changes nothing.
+// Attributes are the attributes of a user that an administrator sets. A field that is nil changes nothing.
 type Attributes struct {
 	ID           string  `json:"id"`  // creation only; "": a new ID
 	Aud          string  `json:"aud"` // creation only
@@ -139,46 +143,47 @@ type Attributes struct {
 	BanDuration  *string `json:"ban_duration"`
 }
 
-// LinkRequest asks for a link without sending it.
+// LinkRequest requests a link that an administrator gets instead of a mail to the user.
 type LinkRequest struct {
 	Type       string `json:"type"`
 	Email      string `json:"email"`
 	NewEmail   string `json:"new_email"`
 	Password   string `json:"password"`
 	Data       Object `json:"data"`
-	RedirectTo string `json:"redirect_to"` // unchecked: the link has RequestInfo.RedirectTo
+	RedirectTo string `json:"redirect_to"` // as sent, not checked; the link gets RequestInfo.RedirectTo
 }
 
-// Link is the generated link.
+// Link is the answer to a LinkRequest.
 type Link struct {
 	User                                                            store.User
 	ActionLink, EmailOTP, HashedToken, VerificationType, RedirectTo string
 }
 
-// FactorAnswer is the answer to a challenge of a factor.
+// FactorAnswer is a user's answer to the challenge of a second factor.
 type FactorAnswer struct {
 	Factor, Challenge uuid.UUID
 	Code              string
-	// WebAuthn is the answer of a security key; nil: none was sent.
+	// WebAuthn is the answer of a security key; nil if the request has none.
 	WebAuthn *WebAuthnAnswer
 }
 
-// WebAuthnAnswer is a credential as JSON, of a registration (create) or an assertion (request).
+// WebAuthnAnswer is the credential that an authenticator returned, as JSON. Type says whether it comes from a
+// registration (create) or an assertion (request).
 type WebAuthnAnswer struct {
 	Type       string
 	Credential json.RawMessage
 }
 
-// Grant is a session that was opened or refreshed.
+// Grant is the tokens and the user of a session that was opened or refreshed.
 type Grant struct {
 	AccessToken, RefreshToken string
 	ExpiresAt                 time.Time
 	ExpiresIn                 int // seconds
 	User                      store.User
 	Session                   uuid.UUID
-	// Type is what was verified, after a verification by mail or SMS.
+	// Type is what was verified, if the session was opened by a verification by mail or SMS.
 	Type string
-	// Weak is set if the password was right but would be refused as a new one.
+	// Weak is set if the password was right but is too weak to be accepted as a new password.
 	Weak *password.Weak
 	// ProviderToken and ProviderRefreshToken are the external provider's tokens, with which the application can call
 	// the provider.

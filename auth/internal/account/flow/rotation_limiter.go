@@ -7,13 +7,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// rotationLimiter limits how often each session may rotate its refresh token, in this process: a broken client in a
-// loop gets a 503 before it reaches the database. A token with a valid MAC never counts against an address: a refresh
-// that is refused because of other clients at the address would sign the user out.
+// rotationLimiter limits, in this process, how often each session may rotate its refresh token, so that a broken client
+// in a loop gets a 503 before it reaches the database. The limit is by session, not by client address: if other clients
+// at the address could use up the limit, they would sign the user out.
 type rotationLimiter struct {
 	mu     sync.Mutex
 	levels map[uuid.UUID]bucket
-	// sweepAt is the number of buckets at which full buckets are dropped: a full bucket is the same as none.
+	// sweepAt is the number of buckets at which full buckets are dropped from levels. A session without a bucket counts
+	// as one with a full bucket.
 	sweepAt int
 }
 
@@ -24,13 +25,13 @@ type bucket struct {
 
 const sweepFirst = 4096
 
-// left returns what a bucket of size burst holds now; one token is refilled each second.
+// left returns how many rotations a bucket of size burst has at the time now. One is added each second.
 func (b bucket) left(burst int, now time.Time) float64 {
 	return min(float64(burst), b.tokens+max(0, now.Sub(b.at).Seconds()))
 }
 
-// Allow reports whether a rotation may be tried. It takes nothing, since a refresh that only returns the present token
-// again is free.
+// Allow reports whether a session may try a rotation. It takes nothing from the bucket: a refresh that only returns the
+// current token again does not count.
 func (b *rotationLimiter) Allow(id uuid.UUID, burst int, now time.Time) bool {
 	if burst <= 0 {
 		return true

@@ -14,13 +14,13 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Settings are the settings that an operator may change while the daemon runs. A flow loads them once. Fields without a
-// tag are computed from other settings.
+// Settings are the settings that an operator may change while the daemon runs. A request loads them once. Fields
+// without an env tag are computed from other settings; their comments name those without the prefix AUTH_.
 type Settings struct {
 	SiteURL string // SITE_URL
-	// SiteName is SITE_NAME: the issuer that authenticator apps show; "" is the host of SITE_URL.
+	// SiteName is SITE_NAME: the issuer that authenticator apps show; "" stands for the host of SITE_URL.
 	SiteName string
-	// Languages of mails and SMS; nil is English.
+	// Languages are the languages of mails and SMS; nil stands for English alone.
 	Languages *locale.Catalog
 	BaseURL   string // API_EXTERNAL_URL: the beginning of links, unless the request has another
 
@@ -28,14 +28,14 @@ type Settings struct {
 	Audience string `env:"AUTH_JWT_AUD" envDefault:"authenticated" table:"JWT"`
 	// Roles whose tokens may call the admin endpoints.
 	AdminRoles []string `env:"AUTH_JWT_ADMIN_ROLES" envDefault:"service_role,supabase_admin" table:"JWT"`
-	// Users with such a role need a second factor for the admin endpoints; false: only those who have one.
-	// Service tokens need none.
+	// Users with an admin role need a second factor for the admin endpoints; false: only users who have a factor need
+	// it. Service tokens need none.
 	AdminRequireAAL2 bool `env:"AUTH_JWT_ADMIN_REQUIRE_AAL2" envDefault:"false" table:"JWT"`
 	// Role of new users.
 	Role       string        `env:"AUTH_JWT_DEFAULT_GROUP_NAME" envDefault:"authenticated" table:"JWT"`
 	Issuer     string        // JWT_ISSUER
 	AccessLife time.Duration // JWT_EXP
-	// true: only administrators and invitations make users.
+	// true: only administrators and invitations create users.
 	DisableSignup bool `env:"AUTH_DISABLE_SIGNUP" envDefault:"false" table:"General"`
 	// Sign-in without any address.
 	Anonymous bool `env:"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED" envDefault:"false" table:"General"`
@@ -51,15 +51,16 @@ type Settings struct {
 	// The owner of an address that AUTH_MAILER_AUTOCONFIRM or AUTH_SMS_AUTOCONFIRM alone confirmed gets the account by
 	// proving the address: its password and sessions end. false: for closed networks.
 	ClaimUnproven bool `env:"AUTH_SECURITY_CLAIM_UNPROVEN" envDefault:"true" table:"Security"`
-	// Most bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only
-	// the body's limit of 1 MiB.
+	// Maximum bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only the
+	// limit of a request's body, 1 MiB.
 	MetadataMaxBytes int `env:"AUTH_METADATA_MAX_BYTES" envDefault:"32768" min:"0" table:"Security"`
-	// Share of the mails, and of the SMS, that one client may use by requests that need no token, and one user by
-	// those that do, from 0 to 1; 0: all.
+	// Share of the hourly mails, and of the SMS, from 0 to 1, that one client may use by requests without a token, and
+	// one user by requests with one; 0: all.
 	SentPerClient float64 `env:"AUTH_RATE_LIMIT_SENT_PER_CLIENT" envDefault:"0.5" min:"0" max:"1" table:"Limits"`
-	// Wrong codes for one address, of whatever kind, one more each 3 minutes; 0: any number. Links still work.
+	// Wrong codes that may be entered for one address; one more is allowed each 3 minutes. 0: any number. Links still
+	// work.
 	CodesPerAccount int `env:"AUTH_RATE_LIMIT_CODES_PER_ACCOUNT" envDefault:"30" min:"0" table:"Limits"`
-	// FlowLife is how long a PKCE code is valid after it was given out (EXTERNAL_FLOW_STATE_EXPIRY_DURATION).
+	// FlowLife is how long a PKCE code is valid after it was issued (EXTERNAL_FLOW_STATE_EXPIRY_DURATION).
 	FlowLife time.Duration
 
 	Email     EmailSettings    `table:"Mailer"`
@@ -81,24 +82,24 @@ type EmailSettings struct {
 	MagicLink bool `env:"AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED" envDefault:"true" table:"General"`
 	// When set, mails go to these addresses only; a +label is ignored.
 	Authorized []string `env:"AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES" table:"General"`
-	// Addresses count as confirmed at once. The first proof of one ends password and sessions
+	// Addresses count as confirmed at once. The first proof of an address ends password and sessions
 	// (AUTH_SECURITY_CLAIM_UNPROVEN).
 	Autoconfirm bool `env:"AUTH_MAILER_AUTOCONFIRM" envDefault:"false"`
-	// An e-mail change is confirmed from the old and the new address.
+	// A change of e-mail address must be confirmed from the old and the new address.
 	SecureChange bool `env:"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED" envDefault:"true"`
-	// Life of the links and codes in mails.
+	// How long the links and codes in mails are valid.
 	OTPLife time.Duration `env:"AUTH_MAILER_OTP_EXP" envDefault:"3600" min:"1s"`
-	// A changed e-mail address ends the user's other sessions; an address that an administrator changes, the
-	// phone number too, ends all.
+	// A change of a user's e-mail address ends the user's other sessions. A change of address or phone number by an
+	// administrator ends all of them.
 	ChangeEndsSessions bool `env:"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS" envDefault:"true" table:"Security"`
 	// A mail notifies the user of this change.
 	Notify NotifySettings `envPrefix:"AUTH_MAILER_NOTIFICATIONS_"`
 
-	// Configured: there is a way to send mails, possibly only the dev mailbox.
+	// Configured is set if mails can be sent, possibly only to the dev mailbox.
 	Configured bool
 	OTPLength  int // MAILER_OTP_LENGTH, 6 to 10
-	// ConfirmationInterval is the pause between two sign-up confirmations to one address, Interval between two mails of
-	// any other kind (SMTP_MAX_FREQUENCY); 0: none.
+	// ConfirmationInterval is the pause between two sign-up confirmations to one address, Interval the pause between
+	// two mails of any other kind (SMTP_MAX_FREQUENCY); 0: no pause.
 	ConfirmationInterval, Interval time.Duration
 	Sent                           Rate // RATE_LIMIT_EMAIL_SENT
 	Links                          *mail.Links
@@ -120,45 +121,48 @@ type NotifySettings struct {
 // ExternalSettings are the settings of sign-in by external providers.
 type ExternalSettings struct {
 	Providers *provider.Set // nil: none
-	// A browser that is sent to a provider is marked by a cookie and has to bring it back; false: for
-	// clients that keep no cookies.
+	// A browser that is sent to a provider gets a cookie, and must send it when it returns; false: for clients that
+	// keep no cookies.
 	StateCookie bool `env:"AUTH_EXTERNAL_STATE_COOKIE" envDefault:"true"`
-	// An ID token signs in once.
+	// Each ID token can be used to sign in only once.
 	IDTokenOnce bool `env:"AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE" envDefault:"true"`
-	// Users may sign in before they confirm an address that the provider has not verified; not together
-	// with MAILER_AUTOCONFIRM.
+	// Users may sign in before they confirm an address that the provider has not verified. Cannot be combined with
+	// MAILER_AUTOCONFIRM.
 	AllowUnverified bool `env:"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" envDefault:"false"`
 	// Users may link further identities to their accounts, and unlink them.
 	ManualLinking bool `env:"AUTH_SECURITY_MANUAL_LINKING_ENABLED" envDefault:"false"`
-	// Users with a verified factor link and unlink identities in a session of aal2 only.
+	// Users with a verified factor may link and unlink identities only in a session of aal2.
 	LinkingAAL2 bool `env:"AUTH_SECURITY_LINKING_REQUIRE_AAL2" envDefault:"true"`
-	// Identities are linked by PKCE only, so that the link of one user opened by another links nothing.
-	LinkingPKCE bool `env:"AUTH_SECURITY_LINKING_REQUIRE_PKCE" envDefault:"true"` // by the client that requested the linking
+	// Identities are linked only by PKCE, by the client that requested the linking, so that a link that one user
+	// requested and another opened links nothing.
+	LinkingPKCE bool `env:"AUTH_SECURITY_LINKING_REQUIRE_PKCE" envDefault:"true"`
 }
 
 // PhoneSettings are the settings of SMS and of sign-in by phone number.
 type PhoneSettings struct {
 	// Sign-up and sign-in by phone number.
 	Enabled bool `env:"AUTH_EXTERNAL_PHONE_ENABLED" envDefault:"false" table:"General"`
-	// Phone numbers count as confirmed at once. The first proof of one ends password and sessions
+	// Phone numbers count as confirmed at once. The first proof of a number ends password and sessions
 	// (AUTH_SECURITY_CLAIM_UNPROVEN).
 	Autoconfirm bool `env:"AUTH_SMS_AUTOCONFIRM" envDefault:"false"`
 	// Pause between two SMS to one number.
 	Interval time.Duration `env:"AUTH_SMS_MAX_FREQUENCY" envDefault:"60" min:"0s"`
-	// Life of the code in an SMS.
+	// How long the code in an SMS is valid.
 	OTPLife time.Duration `env:"AUTH_SMS_OTP_EXP" envDefault:"300" min:"1s"`
 
-	// Configured: SMS_PROVIDER is set with its credentials, or the dev mailbox is on.
+	// Configured is set if SMS can be sent: SMS_PROVIDER is set with its credentials, or the dev mailbox is on.
 	Configured bool
 	WhatsApp   bool // the provider supports WhatsApp
-	AnyChannel bool // a hook sends, and decides what a channel means
+	AnyChannel bool // a hook sends SMS, and decides what a channel means
 	OTPLength  int  // 6 to 10
 	Sent       Rate // RATE_LIMIT_SMS_SENT
-	// PerNumber and PerPrefix are AUTH_RATE_LIMIT_SMS_PER_NUMBER and _PREFIX; N 0: off.
+	// PerNumber and PerPrefix are AUTH_RATE_LIMIT_SMS_PER_NUMBER and AUTH_RATE_LIMIT_SMS_PER_PREFIX; if N is 0, there
+	// is no such limit.
 	PerNumber, PerPrefix Rate
-	// Text is SMS_TEMPLATE with a code; nil: "Your code is …".
+	// Text returns SMS_TEMPLATE with the code in it; nil: the built-in text "Your code is …".
 	Text func(code string) string
-	// TestCodes are the codes of SMS_TEST_OTP by number (without plus), valid until TestUntil; zero: for ever.
+	// TestCodes maps the numbers of SMS_TEST_OTP (without plus) to their fixed codes, which are valid until TestUntil;
+	// zero: for ever.
 	TestCodes map[string]string
 	TestUntil time.Time
 }
@@ -170,68 +174,69 @@ type PasswordSettings struct {
 	PolicyForAdmin bool `env:"AUTH_PASSWORD_POLICY_FOR_ADMIN" envDefault:"true" table:"Password"`
 	// A new password needs a nonce from /reauthenticate.
 	RequireNonce bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION" envDefault:"false"`
-	// Sessions younger than this need none; 0: all need one.
+	// Sessions younger than this need no nonce for a new password; 0: all need one.
 	NonceMaxAge time.Duration `env:"AUTH_SECURITY_REAUTHENTICATION_MAX_AGE" envDefault:"0s" min:"0s"`
-	// A new password needs the present one, but in a session that a mail or SMS opened; one that a change of
-	// address opened is no exception.
+	// A new password needs the current one, except in a session that a mail or SMS opened. A session that a change of
+	// address opened needs it too.
 	RequireCurrent bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD" envDefault:"false"`
 	// A changed password ends the user's other sessions.
 	ChangeEndsSessions bool `env:"AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS" envDefault:"true"`
-	// Wrong passwords for one address, one more each minute; 0: any number.
+	// Wrong passwords that may be entered for one address; one more is allowed each minute. 0: any number.
 	TriesPerAccount int `env:"AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT" envDefault:"20" min:"0" table:"Limits"`
 }
 
 // SessionSettings are the rules for sessions and refresh tokens. A zero duration is no limit.
 type SessionSettings struct {
-	// A refresh token that was used before ends the session; false: it is only refused.
+	// A refresh token that is used again ends the session; false: it is only refused.
 	Rotation bool `env:"AUTH_SECURITY_REFRESH_TOKEN_ROTATION_ENABLED" envDefault:"true"`
-	// How long after a refresh the token before still gives the same new one.
+	// How long after a refresh the previous refresh token still returns the same new one.
 	ReuseInterval time.Duration `env:"AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL" envDefault:"10s" min:"0s"`
 	// Longest life of a session; unset: none.
 	Timebox time.Duration `env:"AUTH_SESSIONS_TIMEBOX" min:"0s"`
 	// How long a session may go without a refresh; unset: for ever.
 	Inactivity time.Duration `env:"AUTH_SESSIONS_INACTIVITY_TIMEOUT" min:"0s"`
-	// How long a session below aal2 lives whose user has a verified factor; unset: as long as any.
+	// How long a session of a user with a verified factor may stay below aal2; unset: as long as any session lives.
 	AllowLowAAL time.Duration `env:"AUTH_SESSIONS_ALLOW_LOW_AAL" min:"0s"`
-	// A new sign-in ends the earlier session of the same tag.
+	// A new sign-in ends the earlier session with the same tag.
 	SinglePerUser bool `env:"AUTH_SESSIONS_SINGLE_PER_USER" envDefault:"false"`
 	// Tags that a sign-in may have; the first is the default.
 	Tags []string `env:"AUTH_SESSIONS_TAGS"`
 	// Sessions that one user may have at once; the one refreshed longest ago ends. 0: any number.
 	MaxPerUser int `env:"AUTH_SESSIONS_MAX_PER_USER" envDefault:"0" min:"0"`
-	// Refreshes of one session at once, one more each second; 0: any number.
+	// Refreshes that one session may make in a row; one more is allowed each second. 0: any number.
 	RefreshBurst int `env:"AUTH_RATE_LIMIT_REFRESH_PER_SESSION" envDefault:"60" min:"0" table:"Limits"`
 }
 
 // FactorSettings are the rules for second factors.
 type FactorSettings struct {
-	// Factors that a user may have, verified or not.
+	// Second factors that a user may have, verified or not.
 	MaxEnrolled int `env:"AUTH_MFA_MAX_ENROLLED_FACTORS" envDefault:"10" min:"0"`
 	// Verified factors that a user may have.
 	MaxVerified int `env:"AUTH_MFA_MAX_VERIFIED_FACTORS" envDefault:"10" min:"0"`
-	// Pause between two codes of one phone.
+	// Pause between two codes to the phone of a factor.
 	PhoneInterval time.Duration `env:"AUTH_MFA_PHONE_MAX_FREQUENCY" envDefault:"1m" min:"0s"`
 
 	TOTP, Phone, WebAuthn, RecoveryCodes FactorSwitches
 	// ChallengeLife is how long a challenge may be answered; UnverifiedLife is how long a factor that was neither
 	// verified nor challenged reserves its name.
 	ChallengeLife, UnverifiedLife time.Duration
-	OTPLength                     int                      // of a phone factor's code, 6 to 10
-	Text                          func(code string) string // of a phone factor's SMS; nil: "Your code is …"
-	// Attempt, if set, is called with every answer that was checked, and decides the outcome.
+	OTPLength                     int                      // digits of a phone factor's code, 6 to 10
+	Text                          func(code string) string // text of a phone factor's SMS; nil: "Your code is …"
+	// Attempt, if it is set, is called with the result of each check of a factor, and decides the outcome.
 	Attempt func(context.Context, FactorAttempt) (Verdict, error)
 }
 
-// Switches returns the switches of a kind of factor.
+// Switches returns whether factors of kind k may be enrolled and verified.
 func (s *FactorSettings) Switches(k store.FactorKind) FactorSwitches {
 	return map[store.FactorKind]FactorSwitches{store.FactorTOTP: s.TOTP, store.FactorPhone: s.Phone,
 		store.FactorWebAuthn: s.WebAuthn, store.FactorRecoveryCodes: s.RecoveryCodes}[k]
 }
 
-// FactorSwitches are MFA_<KIND>_ENROLL_ENABLED and _VERIFY_ENABLED.
+// FactorSwitches say whether a kind of factor may be enrolled and verified: MFA_<KIND>_ENROLL_ENABLED and
+// MFA_<KIND>_VERIFY_ENABLED.
 type FactorSwitches struct{ Enroll, Verify bool }
 
-// FactorAttempt is a checked answer to a challenge: the input of the hook MFA_VERIFICATION_ATTEMPT (docs/hooks.md).
+// FactorAttempt is the result of a check of a factor: the input of the hook MFA_VERIFICATION_ATTEMPT (docs/hooks.md).
 type FactorAttempt struct {
 	User, Factor uuid.UUID
 	Kind         store.FactorKind
@@ -239,7 +244,7 @@ type FactorAttempt struct {
 	IP           string
 }
 
-// Rate is N in the time Per, refilled evenly.
+// Rate allows N events in the time Per; what is used up is refilled evenly.
 type Rate struct {
 	N   float64
 	Per time.Duration
@@ -247,29 +252,31 @@ type Rate struct {
 
 func (r Rate) limit(key []byte) store.Limit { return store.Limit{Key: key, Size: r.N, Refill: r.Per} }
 
-// Hooks are the calls of the operator's own code (docs/hooks.md); a nil hook is off and costs nothing. No hook is
-// called while a transaction is open. A hook refuses with a Refusal; any other error is a failure of the service. The
-// hook of factors is FactorSettings.Attempt.
+// Hooks are functions that call the operator's own code (docs/hooks.md). A hook that is nil is off and costs nothing.
+// No hook is called while a transaction is open. A hook that refuses returns a Refusal; any other error is a failure of
+// the service. The hook of second factors is FactorSettings.Attempt.
 type Hooks struct {
 	// BeforeCreate may refuse a new user before anything is written. It is not called for users whom an administrator
 	// creates or invites.
 	BeforeCreate func(ctx context.Context, ip string, u store.User) error
-	// AfterCreate: with each user for whom BeforeCreate is called, a message of mail.ChannelHook is written, whose
-	// payload is a Created.
+	// AfterCreate is set if the operator's code is called after a user was created. For each user for whom BeforeCreate
+	// is called, a message of mail.ChannelHook is then written, whose payload is a Created.
 	AfterCreate bool
 	// Claims may replace the claims of an access token that is about to be signed.
 	Claims func(context.Context, ClaimsQuestion) (json.RawMessage, error)
-	// Sends are the channels whose messages a hook delivers. These messages have further fields for the hook.
+	// Sends has the channels whose messages a hook delivers. Payloads of these messages have further fields for the
+	// hook.
 	Sends map[string]bool
-	// SendNow has for some channels a function that delivers a message before the answer (AUTH_HOOK_SEND_SYNC); the
-	// outbox delivers the messages of other channels. A message that does not exist is not an error.
+	// SendNow has, for some channels, a function that delivers a message before the request is answered
+	// (AUTH_HOOK_SEND_SYNC). The outbox delivers the messages of other channels. It is no error if the message does not
+	// exist any more.
 	SendNow map[string]func(ctx context.Context, message uuid.UUID) error
 	// Password is called with the result of each check of a user's password, and decides the outcome.
 	Password func(context.Context, PasswordAttempt) (Verdict, error)
 }
 
-// ClaimsQuestion holds the claims that a token would have without the hook. Method is how the session was opened, or
-// token_refresh.
+// ClaimsQuestion is the input of the hook Claims: the claims that an access token would have without the hook. Method
+// is how the session was opened, or token_refresh.
 type ClaimsQuestion struct {
 	User   uuid.UUID
 	Claims json.RawMessage
@@ -277,15 +284,15 @@ type ClaimsQuestion struct {
 	IP     string
 }
 
-// PasswordAttempt is the result of the check of a password: the input of the hook Password.
+// PasswordAttempt is the result of a check of a password: the input of the hook Password.
 type PasswordAttempt struct {
 	User  uuid.UUID
 	Valid bool
 	IP    string
 }
 
-// Verdict is the outcome of the hooks Password and Attempt, with a message for the user. A rejected attempt at a factor
-// ends all sessions of the user, a rejected password only with SignOut.
+// Verdict is the outcome that the hooks Password and Attempt decide on, with a message for the user. If an attempt at a
+// second factor is rejected, all sessions of the user end. If a password is rejected, they end only if SignOut is set.
 type Verdict struct {
 	Reject, SignOut bool
 	Message         string

@@ -14,10 +14,11 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// ErrNoUser is the answer if a user does not exist.
+// ErrNoUser is the refusal of a request about a user who does not exist.
 var ErrNoUser = refusal.Missing(refusal.CodeUserNotFound, "User not found")
 
-// UserOf returns a user of any audience, even a soft-deleted one.
+// UserOf returns the user with this ID, of any audience and even if soft-deleted. It returns ErrNoUser if there is
+// none.
 func (k *Core) UserOf(ctx context.Context, id uuid.UUID) (store.User, error) {
 	u, err := k.DB.User(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -26,7 +27,8 @@ func (k *Core) UserOf(ctx context.Context, id uuid.UUID) (store.User, error) {
 	return u, refusal.Failure("user", err)
 }
 
-// OnUser locks a user and runs do in a transaction. It returns ErrNoUser if the user does not exist.
+// OnUser locks the user with this ID and runs do in the same transaction. It returns ErrNoUser if the user does not
+// exist.
 func OnUser(ctx context.Context, f *Flow, id uuid.UUID, do func(*Tx, store.User) error) error {
 	err := f.Commit(ctx, func(tx *Tx) error {
 		u, err := tx.LockUser(ctx, id)
@@ -41,8 +43,8 @@ func OnUser(ctx context.Context, f *Flow, id uuid.UUID, do func(*Tx, store.User)
 	return err
 }
 
-// DropOthers adds to a patch what an account loses when the owner of an address gets the account: the password, unless
-// the owner chose one, the address of the other kind, and pending changes.
+// DropOthers adds to a patch what an account loses when the proven owner of an address gets the account: the password,
+// unless the owner chose one; the address of the other kind than provider ("email" or "phone"); and pending changes.
 func DropOthers(p *store.UserPatch, provider string) {
 	if p.PasswordHash == nil {
 		p.PasswordHash = new("")
@@ -56,19 +58,20 @@ func DropOthers(p *store.UserPatch, provider string) {
 	p.ProvidersFromIdentities = true
 }
 
-// ClearSent clears the times at which messages were last sent to the user.
+// ClearSent adds to a patch that no messages have been sent to the user yet.
 func ClearSent(p *store.UserPatch) {
 	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &time.Time{}, &time.Time{}, &time.Time{}
 	p.EmailChangeSentAt, p.PhoneChangeSentAt = &time.Time{}, &time.Time{}
 }
 
-// DropChanges ends every pending change. Otherwise a mail of the change could be sent again, to an address that another
-// person may have given.
+// DropChanges adds to a patch the end of every pending change of address. Otherwise the mail of a change could be sent
+// again, to an address that another person may have entered.
 func DropChanges(p *store.UserPatch) {
 	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = new(""), new(""), new(false), new(false)
 }
 
-// maxClaim is how many bytes a role and an audience may have: they are in every token, which travels in headers.
+// maxClaim is the maximum length in bytes of a role and of an audience: both are in every access token, which is sent
+// in headers.
 const maxClaim = 255
 
 // CheckClaimLengths refuses a role or audience that is longer than maxClaim.
@@ -82,11 +85,11 @@ func CheckClaimLengths(role, aud string) error {
 	return nil
 }
 
-// ErrSignupDisabled is the answer if only administrators and invitations may create users.
+// ErrSignupDisabled is the refusal of a sign-up while only administrators and invitations may create users.
 var ErrSignupDisabled = refusal.Unprocessable(refusal.CodeSignupDisabled, "Signups not allowed for this instance")
 
-// Profile returns data with the members that this service writes itself, which win. It is the identity_data and, if
-// verified, the user_metadata.
+// Profile returns data together with the members that this daemon writes itself (ownMembers), which replace those of
+// data. An identity has it as its identity_data and, if the address is verified, the user as user_metadata.
 func Profile(id uuid.UUID, provider, who string, verified bool, data json.RawMessage) json.RawMessage {
 	members := membersOf(data)
 	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
@@ -97,11 +100,12 @@ func Profile(id uuid.UUID, provider, who string, verified bool, data json.RawMes
 	return MustJSON(members)
 }
 
-// ErrEmailExists is the answer if another user has the address.
+// ErrEmailExists is the refusal of an e-mail address that another user has.
 var ErrEmailExists = refusal.Unprocessable(refusal.CodeEmailExists,
 	"A user with this email address has already been registered")
 
-// OwnIdentity returns the identity of the user's own address.
+// OwnIdentity returns the identity that a user has for an e-mail address or phone number. provider is "email" or
+// "phone", who is the address.
 func OwnIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p store.UserPatch) *store.Identity {
 	i := &store.Identity{
 		ID: uuid.New(), UserID: user, Provider: provider, ProviderID: user.String(),
@@ -113,7 +117,7 @@ func OwnIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p s
 	return i
 }
 
-// NoteProof records in a patch that the user has proven an address.
+// NoteProof records in a patch that the user has proven to own the address who.
 func NoteProof(p *store.UserPatch, u store.User, who string) {
 	switch {
 	case who == "":
@@ -124,8 +128,9 @@ func NoteProof(p *store.UserPatch, u store.User, who string) {
 	}
 }
 
-// RemoveAddress removes an address from a user, or the user if nothing else is left, and returns the action for the
-// audit log. An anonymous user is never removed, since the user existed before the address.
+// RemoveAddress adds the statements that remove the address of a provider ("email" or "phone") from a user, or the
+// whole user if the user has no other address and identity. It returns the action for the audit log. An anonymous user
+// is never removed, since the user existed before the address.
 func RemoveAddress(b *Batch, u store.User, provider string, now time.Time) store.Action {
 	elsewhere := u.Phone
 	if provider == "phone" {

@@ -13,23 +13,25 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// ErrCredentialExists is the answer if some user already has the credential.
+// ErrCredentialExists is the refusal of a credential that a user has registered already.
 var ErrCredentialExists = refusal.Unprocessable(refusal.CodeWebAuthnCredentialExists,
 	"This credential is already registered")
 
-// ChallengeMACs returns what makes and checks the challenges of authenticators, which are MACs.
+// ChallengeMACs returns the function that makes and checks WebAuthn challenges, which are MACs with the root key.
 func ChallengeMACs(f *Flow) webauthn.MACs {
 	return func(parts ...string) [][]byte { return f.Core.Root.MACs(secret.WebAuthnChallenges, parts...) }
 }
 
-// WebAuthnPolicy returns what the answer to a challenge must agree with.
+// WebAuthnPolicy returns what an authenticator's answer to a challenge must match. verified requires that the
+// authenticator has verified the user.
 func WebAuthnPolicy(f *Flow, c webauthn.Ceremony, challenge uuid.UUID, verified bool) *webauthn.Policy {
 	return &webauthn.Policy{RPID: c.RPID, Origins: f.Settings.WebAuthn.RPOrigins, RequireUV: verified,
 		Challenges: c.Challenges(ChallengeMACs(f), challenge)}
 }
 
-// CreationOptions returns options without challenge and timeout. They exclude all of the user's passkeys and security
-// keys, which share a user handle: a second credential on the same authenticator could overwrite the first.
+// CreationOptions returns the options of a registration, without challenge and timeout. They exclude all of the user's
+// passkeys and security keys, which share a user handle: a second credential on the same authenticator could overwrite
+// the first.
 func CreationOptions(f *Flow, u store.User, all []store.Credential, s webauthn.Selection) webauthn.CreationOptions {
 	rp := &f.Settings.WebAuthn
 	name := u.ID.String()
@@ -41,7 +43,7 @@ func CreationOptions(f *Flow, u store.User, all []store.Credential, s webauthn.S
 	}
 	var data map[string]json.RawMessage
 	var display string
-	_ = json.Unmarshal(u.UserMetadata, &data) // an object, from PostgreSQL
+	_ = json.Unmarshal(u.UserMetadata, &data) // user_metadata is an object
 	_ = json.Unmarshal(data["name"], &display)
 	if runes := []rune(display); len(runes) > 64 {
 		display = string(runes[:64])
@@ -54,20 +56,21 @@ func CreationOptions(f *Flow, u store.User, all []store.Credential, s webauthn.S
 	return o
 }
 
-// WebAuthnSettings describe the relying party: the site as authenticators know it.
+// WebAuthnSettings describe the relying party of WebAuthn: the site as authenticators know it.
 type WebAuthnSettings struct {
-	// Domain that passkeys and security keys are for: the host of the application or a domain above it, such as
-	// example.com. Passkeys and security keys made for another one never work again.
+	// Domain that passkeys and security keys are bound to: the host of the application or a domain above it, such as
+	// example.com. Passkeys and security keys of an earlier domain no longer work.
 	RPID string `env:"AUTH_WEBAUTHN_RP_ID"`
-	// What authenticators call the site: 1 to 64 characters.
+	// Name of the site that authenticators show: 1 to 64 characters.
 	RPDisplayName string `env:"AUTH_WEBAUTHN_RP_DISPLAY_NAME"`
-	// Origins of the pages that may use them: `https://app.example.com`, or `android:apk-key-hash:` and the hash.
+	// Origins of the pages and apps that may use passkeys and security keys: `https://app.example.com`, or
+	// `android:apk-key-hash:` and the hash.
 	RPOrigins []string `env:"AUTH_WEBAUTHN_RP_ORIGINS"`
 	// How long the challenge of a passkey may be answered, 1m to 15m.
 	ChallengeLife time.Duration `env:"AUTH_WEBAUTHN_CHALLENGE_EXPIRY_DURATION" envDefault:"5m" min:"1m" max:"15m"`
 }
 
-// The values of PasskeySettings.UserVerification and .AAL.
+// Values of PasskeySettings.UserVerification and PasskeySettings.AAL.
 const (
 	VerificationRequired = "required"
 	PasskeyAAL2          = "aal2"
@@ -79,9 +82,9 @@ type PasskeySettings struct {
 	Enabled bool `env:"AUTH_PASSKEY_ENABLED" envDefault:"false"`
 	// Passkeys that a user may have.
 	MaxPerUser int `env:"AUTH_PASSKEY_MAX_PASSKEYS_PER_USER" envDefault:"10" min:"1" max:"100"`
-	// required: the authenticator has to verify the user, by a PIN or a fingerprint; preferred: where it can.
+	// required: the authenticator must verify the user, by a PIN or a fingerprint; preferred: it does if it can.
 	UserVerification string `env:"AUTH_PASSKEY_USER_VERIFICATION" envDefault:"preferred" oneof:"required preferred"`
-	// Level of a session that a passkey opens. With aal2 it is aal1 all the same where the authenticator did not verify
-	// the user, or where the user has a second factor but had none when the passkey was registered.
+	// Level of a session that a passkey opens. Even with aal2 the level is aal1 if the authenticator did not verify the
+	// user, or if the user has a second factor now but had none when the passkey was registered.
 	AAL string `env:"AUTH_PASSKEY_AAL" envDefault:"aal1" oneof:"aal1 aal2"`
 }
