@@ -336,6 +336,9 @@ func TestConfig_warnings(t *testing.T) {
 	f("AUTH_SMS_TEST_OTP=4912:123456",
 		"AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set "+
 			"AUTH_SMS_TEST_OTP_VALID_UNTIL")
+	f("AUTH_SMS_TEMPLATE=Hello AUTH_MFA_PHONE_TEMPLATE=Code",
+		"AUTH_SMS_TEMPLATE has no {{ .Code }}: its SMS can't be answered",
+		"AUTH_MFA_PHONE_TEMPLATE has no {{ .Code }}: its SMS can't be answered")
 	const refused = ": until then every SMS is refused, but for test numbers"
 	f("AUTH_SMS_PROVIDER=twilio",
 		"AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN, "+

@@ -61,12 +61,17 @@ func codeText(r *settings.Report, name, source string) func(code string) string 
 		err := text.Execute(&b, struct{ Code string }{code})
 		return b.String(), err
 	}
+	var one, other string
 	if err == nil {
-		_, err = write("123456")
+		one, err = write("123456")
+		other, _ = write("654321")
 	}
 	if err != nil {
 		r.Wrong(name, "%v", err)
 		return nil
+	}
+	if one == other {
+		r.Warn("%s has no {{ .Code }}: its SMS can't be answered", name)
 	}
 	return func(code string) string {
 		s, _ := write(code) // tried above

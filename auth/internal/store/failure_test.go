@@ -21,7 +21,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// The database is killed, frozen and unreachable: every call reports it in time, and works afterwards.
+// The database is killed, frozen, unreachable and refuses connections: every call reports it in time, and works afterwards.
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
@@ -90,6 +90,21 @@ func TestUnavailable(t *testing.T) {
 	all("frozen", store.ErrUnavailable)
 	must.Succeed(t, server.Cont())
 	works()
+	for refusal, restore := range map[string]string{
+		"alter database postgres allow_connections false": "alter database postgres allow_connections true",
+		"alter database postgres rename to another":       "alter database another rename to postgres",
+	} {
+		other := server.PostgresURL("template1")
+		testdb.Exec(t, other, "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = 'postgres'")
+		testdb.Exec(t, other, refusal)
+		all(refusal, store.ErrUnavailable)
+		if _, err := store.Open(t.Context(), store.Options{URL: server.PostgresURL("postgres")}); err == nil ||
+			errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("opening after %s: %v, want an error that ends a start", refusal, err)
+		}
+		testdb.Exec(t, other, restore)
+		works()
+	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := calls["caller"](gone); !errors.Is(err, context.Canceled) {
