@@ -88,7 +88,7 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		if refused && pg.Code == "53300" || errors.Is(err, syscall.EAGAIN) {
 			db.fullUntil.Store(new(time.Now().Add(noGrowth)))
 			db.log.Warn("the database has no connection left; the pool stays as it is for a while",
-				"connections", db.pool.Stat().TotalConns(), "for", noGrowth)
+				"connections", db.pool.Stat().TotalConns(), "for", noGrowth, "error", err)
 		} else if refused {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		} else if !errors.Is(err, errServerFull) {
