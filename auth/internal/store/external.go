@@ -62,8 +62,8 @@ select ` + externalColumns + `
 from found f`)
 
 // UseExternalState marks a state as used, in one statement, and returns the state as it was before. A second caller
-// gets it with UsedAt set and without its secrets. The error is ErrNotFound if there is no such state. Expired states
-// are deleted by Sweep.
+// gets it with UsedAt set and without its secrets. The error is ErrNotFound if there is no such state. The caller must
+// check ExpiresAt, since an expired state is kept until Sweep deletes it.
 func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) (ExternalState, error) {
 	var s ExternalState
 	err := db.queryRow(ctx, "use external state", s.targets(), useExternalState, hash, now)

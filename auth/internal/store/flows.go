@@ -103,7 +103,8 @@ select ` + flowColumns + `, f.used_at, f.session_id, coalesce(f.issued_at < f.se
 from live f`)
 
 // TakeFlow locks the user and the flow of a code, and marks the flow as used by session. It returns the flow as it was
-// before. The error is ErrNotFound if there is no flow with this code. Expired flows are deleted by Sweep.
+// before. The error is ErrNotFound if there is no flow with this code. The caller must check whether the code has
+// expired, since an expired flow is kept until Sweep deletes it.
 func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte, session uuid.UUID, now time.Time) (Flow, error) {
 	var f Flow
 	b := t.Batch()
