@@ -1,8 +1,8 @@
-// Package address defines what an e-mail address and a phone number may look like, and what form of them is stored
-// and compared (docs/accounts.md#addresses).
+// Package address defines what e-mail addresses and phone numbers may look like, and in which form they are stored and
+// compared (docs/accounts.md#addresses).
 //
-// It checks the text only: nothing is trimmed, no plus-label or dot is folded, no name is looked up, and a valid
-// address need not exist.
+// It checks only the text. It does not trim, fold plus labels or dots, or look up names. A valid address need not
+// exist.
 package address
 
 import (
@@ -12,7 +12,7 @@ import (
 
 //lint:file-ignore ST1005 the texts of refusals are sentences because the client is shown them
 
-// Why an address is refused.
+// The reasons why an address is refused.
 var (
 	ErrNoEmail     = errors.New("An email address is required")
 	ErrLongEmail   = errors.New("An email address is too long")
@@ -20,7 +20,7 @@ var (
 	ErrPhoneFormat = errors.New("Invalid phone number format (E.164 required)")
 )
 
-// Lengths in bytes, which are also characters in a valid address.
+// Limits of lengths, in bytes, which are also characters in a valid address.
 const (
 	maxEmail = 255
 	maxLabel = 63 // RFC 1035 section 2.3.4
@@ -28,7 +28,7 @@ const (
 	maxPhone = 15 // E.164
 )
 
-// Email returns the stored form of an address, in lower case.
+// Email checks an e-mail address and returns the form that is stored: lower case.
 func Email(text string) (string, error) {
 	switch {
 	case text == "":
@@ -43,8 +43,8 @@ func Email(text string) (string, error) {
 	return strings.ToLower(text), nil
 }
 
-// Fold returns the form in which an unchecked address is looked up: at a sign-in by password a malformed address is
-// just unknown.
+// Fold returns the form in which an address is looked up that has not been checked. A sign-in by password does not
+// check addresses, since a malformed one has no account.
 func Fold(email string) string { return strings.ToLower(email) }
 
 // isDomain reports whether text consists of labels of letters, digits and inner hyphens. A single label is enough.
@@ -64,10 +64,10 @@ const (
 	local  = label + ".!#$%&'*+/=?^_`{|}~"
 )
 
-// consistsOf reports whether a text has no other characters than these.
+// consistsOf reports whether text consists only of these characters.
 func consistsOf(text, characters string) bool { return strings.Trim(text, characters) == "" }
 
-// Phone returns the stored form of a number: the digits of E.164 without the plus.
+// Phone checks a phone number and returns the form that is stored: the digits of E.164 without the plus.
 func Phone(text string) (string, error) {
 	number := FoldPhone(text)
 	if len(number) < minPhone || len(number) > maxPhone || number[0] == '0' || !consistsOf(number, digits) {
@@ -76,7 +76,7 @@ func Phone(text string) (string, error) {
 	return number, nil
 }
 
-// FoldPhone removes the leading plus and all blanks, and checks nothing.
+// FoldPhone removes the leading plus and all spaces, and checks nothing.
 func FoldPhone(text string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(text, "+"), " ", "")
 }

@@ -200,7 +200,7 @@ func (d *draft) builtIn() (html, text string) {
 			d.fault("a built-in body can't be rendered", "error", templateMistake(err))
 		}
 	}
-	if support := d.t.Site.Support; strings.Contains(support, "://") { // mail programs would make the full stop part of it
+	if support := d.t.Site.Support; strings.Contains(support, "://") { // mail programs would link the full stop
 		frame["Support"] = strings.Replace(frame["Support"], support+".", support, 1)
 	}
 	var out locale.Limited

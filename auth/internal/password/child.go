@@ -9,35 +9,35 @@ import (
 	"time"
 )
 
-// After a child that ended soon after its start, the next child is started after a pause, which grows with the number
-// of such children in a row. There is no hashing during the pause.
+// If a child process ends soon after its start (before steady has passed), the next child is started only after a
+// pause, which grows with the number of such children in a row. Nothing is hashed during the pause.
 const (
 	steady     = time.Minute
 	firstPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
-	// After so many children that were never ready, no child is started any more.
+	// After this many children that were never ready, no further child is started.
 	hopeless = 3
 )
 
-// child is the process that hashes for this one. It is started for the first request, and again when it has ended. If
-// the system allows no other process, threads of this one hash.
+// child is the process that hashes passwords for this one. It is started for the first request, and again when it has
+// ended. If the operating system allows no other process, threads of this process hash instead.
 type child struct {
 	o Options
 
-	mu      sync.Mutex // also held while a child starts, when no request can proceed
+	mu      sync.Mutex // also held while a child is started, when no request can proceed
 	now     *process   // nil: none is running
 	closed  bool
 	worked  bool // a child has been ready
-	short   int  // how many children in a row have ended soon
+	short   int  // number of children in a row that have ended soon after their start
 	resume  time.Time
 	refusal sync.Once
-	// inherited limits the warning that descriptors could not be marked close-on-exec to one.
+	// inherited makes the warning appear only once that descriptors could not be marked close-on-exec.
 	inherited sync.Once
-	threads   *Workers // nil as long as children are started
+	threads   *Workers // nil while children hash
 }
 
-// roundTrip sends a request to the child. If the child ends meanwhile, the next child gets the request, once: a request
-// that kills every child must not be repeated for ever.
+// roundTrip sends a request to the child and returns the response. If the child ends in the meantime, the next child
+// gets the request, but only once: a request that kills every child must not be repeated for ever.
 func (c *child) roundTrip(q request) (response, error) {
 	for range 2 {
 		p, threads, err := c.running()
@@ -56,7 +56,7 @@ func (c *child) roundTrip(q request) (response, error) {
 	return response{}, &Busy{RetryAfter: time.Second}
 }
 
-// running returns the child, which it starts if there is none, or the threads that replace it.
+// running returns the child, which it starts if there is none, or the threads that hash instead of a child.
 func (c *child) running() (*process, *Workers, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,8 +96,9 @@ func (c *child) running() (*process, *Workers, error) {
 	return nil, nil, &Busy{RetryAfter: time.Second}
 }
 
-// refused reports whether a start failed because the system allows no child: no rights, no such file. Other errors may
-// be temporary, such as a shortage, or a broken pipe of a child that ended before it had read its first request.
+// refused reports whether the start of a child failed because the system does not allow it: a missing right or a
+// missing file. Other errors may be temporary, such as a shortage, or a broken pipe of a child that ended before it had
+// read its first request.
 func refused(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -110,7 +111,7 @@ func refused(err error) bool {
 	return true
 }
 
-// ended drops a child that has ended, and logs that once.
+// ended drops a child that has ended. It logs the end once.
 func (c *child) ended(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +125,7 @@ func (c *child) ended(p *process) {
 	}
 }
 
-// note counts a child that began at began and has ended now. The first one in a row causes no pause.
+// note counts a child that began at began and has just ended. The first child in a row that ended soon causes no pause.
 func (c *child) note(began time.Time) {
 	if time.Since(began) > steady {
 		c.short = 0
@@ -135,7 +136,7 @@ func (c *child) note(began time.Time) {
 	c.short++
 }
 
-// close ends the child. It gets no further requests.
+// close ends the child, which gets no further requests.
 func (c *child) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// DefaultWorkers returns the number of processors that this process may use, rounded down, at least one: the cores, or
-// the CPU quota of the process's control group if that is less. GOMAXPROCS cannot be used, since it is rounded up.
+// DefaultWorkers returns the number of processors that this process may use, rounded down, at least one: the number of
+// cores, or the CPU quota of the process's control group if it is lower. GOMAXPROCS cannot be used, since it is rounded
+// up.
 func DefaultWorkers() int {
 	cpus := float64(runtime.NumCPU())
 	if quota, ok := cpuQuota("/"); ok {
@@ -21,8 +22,8 @@ func DefaultWorkers() int {
 }
 
 // cpuQuota returns the number of processors, possibly a fraction, that the control groups of this process allow; ok is
-// false without a quota. It reads cgroup v2 (cpu.max), else v1 (cpu.cfs_*_us), of the process's group and of all groups
-// above, and takes the lowest quota. root is the root of the file system.
+// false if there is no quota. It reads cgroup v2 (cpu.max), else v1 (cpu.cfs_*_us). It considers the process's control
+// group and all groups above it, and returns the lowest quota. root is the root of the file system.
 func cpuQuota(root string) (quota float64, ok bool) {
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // without the file there is no quota
 	quota = math.Inf(1)
@@ -65,7 +66,7 @@ func quotaV1(dir string) (float64, bool) {
 	return ratio(string(quota), string(period))
 }
 
-// ratio returns quota / period; "max", -1 and the text of a file that is missing stand for no quota.
+// ratio returns quota / period. "max", -1 and "", the text of a missing file, stand for no quota.
 func ratio(quota, period string) (float64, bool) {
 	q, badQuota := strconv.ParseFloat(strings.TrimSpace(quota), 64)
 	p, badPeriod := strconv.ParseFloat(strings.TrimSpace(period), 64)

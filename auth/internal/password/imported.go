@@ -16,18 +16,18 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// Bounds of PBKDF2's rounds.
+// Bounds of the number of PBKDF2's rounds.
 const (
 	minRounds = 1_000
 	maxRounds = 2_000_000
 )
 
-// passlib64 is passlib's base64: '.' for '+', no padding.
+// passlib64 is the base64 of Python's passlib: "." instead of "+", no padding.
 var passlib64 = base64.NewEncoding("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789./").WithPadding(
 	base64.NoPadding)
 
-// pbkdf2Hash is "$pbkdf2-sha256$ROUNDS$salt$hash" or pbkdf2-sha512, as passlib writes it; the hash is as
-// long as the digest.
+// pbkdf2Hash is a parsed hash "$pbkdf2-sha256$ROUNDS$salt$hash" or "$pbkdf2-sha512$…", as Python's passlib writes it.
+// The hash is as long as the digest.
 type pbkdf2Hash struct {
 	wide       bool // SHA-512
 	rounds     int
@@ -75,16 +75,16 @@ func (h pbkdf2Hash) check(password []byte) (bool, error) {
 
 func (pbkdf2Hash) madeBy(Params) bool { return false }
 
-// Limits of scrypt's costs; the highest cost takes 256 MiB.
+// Limits of scrypt's costs. At the highest costs it takes 256 MiB.
 const (
 	maxScryptN = 17 // exponent of 2
 	maxScryptR = 16
 	maxScryptP = 4
 )
 
-// firebaseHash is "$fbscrypt$v=1,n=LOG2N,r=R,p=P,ss=SEPARATOR,sk=KEY$salt$hash", base64 with padding; ss may be left
-// out. The hash is the signer key sk, encrypted with AES-256-CTR under the key that scrypt derives from the password,
-// salt and separator.
+// firebaseHash is a parsed hash of Firebase's scrypt, "$fbscrypt$v=1,n=LOG2N,r=R,p=P,ss=SEPARATOR,sk=KEY$salt$hash", in
+// base64 with padding; ss may be left out. The hash is the signer key sk, encrypted with AES-256-CTR under the key that
+// scrypt derives from the password, salt and separator.
 type firebaseHash struct {
 	n, r, p                   int
 	separator, key, salt, mac []byte
@@ -96,7 +96,7 @@ func parseFirebase(rest string) (hashed, error) {
 		return nil, errors.New("password hash: fbscrypt has the form $fbscrypt$v=1,n=,r=,p=,ss=,sk=$salt$hash")
 	}
 	fields := strings.Split(parts[0], ",")
-	next := func(name string) string { // the value of the first field, if it has that name
+	next := func(name string) string { // returns the value of the first field, if the field has this name
 		if len(fields) > 0 {
 			if value, ok := strings.CutPrefix(fields[0], name+"="); ok {
 				fields = fields[1:]

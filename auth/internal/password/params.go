@@ -13,8 +13,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// Limits of costs, for the setting and for imported hashes. Beyond them one sign-in would occupy a worker for many
-// seconds, or use up the machine's memory.
+// Limits of the costs, for the setting and for imported hashes. Beyond them, one sign-in would occupy a worker for many
+// seconds or use up the machine's memory.
 const (
 	maxBcryptCost   = 15
 	maxArgonMemory  = 256 << 10 // KiB
@@ -27,16 +27,16 @@ const (
 	argonHashBytes = 32
 )
 
-// Params are the parameters by which new passwords are hashed. The zero value is bcrypt with cost 10.
+// Params are the algorithm and costs by which new passwords are hashed. The zero value is bcrypt with cost 10.
 type Params struct {
 	argon   bool
-	cost    int    // bcrypt; 0 is 10
-	memory  uint32 // argon2id, KiB
+	cost    int    // cost of bcrypt; 0 stands for 10
+	memory  uint32 // memory of argon2id in KiB
 	time    uint32
 	threads uint8
 }
 
-// Memory returns how many bytes the computation of one hash takes.
+// Memory returns how many bytes of memory one hash takes.
 func (p Params) Memory() int64 {
 	if !p.argon {
 		return 4 << 10
@@ -73,7 +73,7 @@ func ParseParams(text string) (Params, error) {
 	return Params{}, errors.New("a password hash is bcrypt:COST or argon2id:MEMORY,PASSES,LANES")
 }
 
-// String returns the setting for the parameters.
+// String returns the text that ParseParams reads as p.
 func (p Params) String() string {
 	if p.argon {
 		return fmt.Sprintf("argon2id:%d,%d,%d", p.memory, p.time, p.threads)
@@ -83,7 +83,7 @@ func (p Params) String() string {
 
 func (p Params) bcryptCost() int { return cmp.Or(p.cost, 10) }
 
-// hash computes a hash; it is called on a worker.
+// hash computes the hash of a password, on the goroutine of a worker.
 func (p Params) hash(password []byte) (string, error) {
 	if len(password) > MaxBytes {
 		return "", ErrTooLong
@@ -102,8 +102,9 @@ func (p Params) argonText(salt, hash []byte) string {
 		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(hash))
 }
 
-// dummy returns a well-formed hash with random salt and result, which matches no password and costs as much to check as
-// any other hash. It is for accounts that do not exist or have no password. To make it costs nothing.
+// dummy returns a well-formed hash with random salt and result. It matches no password, and costs as much to check as
+// any other hash. It is checked instead of the hash of accounts that do not exist or have no password. Making it costs
+// nothing.
 func (p Params) dummy() string {
 	var raw [argonSaltBytes + argonHashBytes]byte
 	rand.Read(raw[:])
@@ -114,7 +115,7 @@ func (p Params) dummy() string {
 		bcrypt64.EncodeToString(raw[16:39]))
 }
 
-// decimal reads a number without sign or leading zeros, at most limit.
+// decimal reads a number that is at most limit, without a sign or leading zeros.
 func decimal(text string, limit int) (int, bool) {
 	if text == "" || len(text) > 9 || text[0] == '0' && len(text) > 1 || strings.Trim(text, "0123456789") != "" {
 		return 0, false

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// maxHash is the longest hash text that is parsed.
+// maxHash is the maximum length of a hash text that is parsed.
 const maxHash = 1024
 
-// hashed is a parsed hash whose costs are within the limits.
+// hashed is a parsed hash whose costs are within the limits of this package.
 type hashed interface {
 	check(password []byte) (bool, error)
 	madeBy(p Params) bool
@@ -47,7 +47,7 @@ func parse(text string) (hashed, error) {
 }
 
 // strict64 decodes text, which must be the canonical spelling of min to max bytes. It also refuses CR and LF, which the
-// decoder would skip.
+// base64 decoder would skip.
 func strict64(enc *base64.Encoding, text string, min, max int) ([]byte, bool) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, false
@@ -56,11 +56,12 @@ func strict64(enc *base64.Encoding, text string, min, max int) ([]byte, bool) {
 	return raw, err == nil && len(raw) >= min && len(raw) <= max
 }
 
-// bcrypt64 is bcrypt's own alphabet.
+// bcrypt64 is base64 with bcrypt's own alphabet.
 var bcrypt64 = base64.NewEncoding("./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789").WithPadding(
 	base64.NoPadding)
 
-// bcryptHash is "$2a$", "$2b$" or "$2y$", two digits of cost, "$", 22 characters of salt, 31 of hash.
+// bcryptHash is a parsed hash of bcrypt: "$2a$", "$2b$" or "$2y$", two digits of cost, "$", 22 characters of salt, 31
+// of hash.
 type bcryptHash struct {
 	text string
 	cost int
@@ -74,7 +75,8 @@ func parseBcrypt(text string) (hashed, error) {
 	if cost < bcrypt.MinCost || cost > maxBcryptCost {
 		return nil, fmt.Errorf("password hash: bcrypt's cost is not %d to %d", bcrypt.MinCost, maxBcryptCost)
 	}
-	// Some libraries leave stray bits in the salt's last character, and all implementations ignore them.
+	// Some libraries leave unused bits that are not zero in the salt's last character, and all implementations ignore
+	// them.
 	if _, err := bcrypt64.DecodeString(text[7:29]); err != nil {
 		return nil, errors.New("password hash: bcrypt's salt has characters outside of its alphabet")
 	}
@@ -84,8 +86,8 @@ func parseBcrypt(text string) (hashed, error) {
 	return bcryptHash{text, cost}, nil
 }
 
-// check refuses passwords of more than 72 bytes, at full cost: bcrypt would read only 72 of the bytes, and no longer
-// password was ever stored here.
+// check refuses passwords of more than 72 bytes, but takes as long as for others: bcrypt would read only the first 72
+// bytes, and no longer password was ever stored.
 func (h bcryptHash) check(password []byte) (bool, error) {
 	err := bcrypt.CompareHashAndPassword([]byte(h.text), password)
 	if errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) {
@@ -96,7 +98,7 @@ func (h bcryptHash) check(password []byte) (bool, error) {
 
 func (h bcryptHash) madeBy(p Params) bool { return !p.argon && h.cost == p.bcryptCost() }
 
-// argonHash is "$argon2id$v=19$m=KIB,t=PASSES,p=LANES$salt$hash", or argon2i, base64 without padding.
+// argonHash is a parsed hash "$argon2id$v=19$m=KIB,t=PASSES,p=LANES$salt$hash", or argon2i, in base64 without padding.
 type argonHash struct {
 	id bool
 	Params

@@ -1,23 +1,23 @@
 package password
 
 import (
-	_ "embed" // for the list of common passwords
+	_ "embed" // embeds the list of common passwords
 	"fmt"
 	"strings"
 	"unicode/utf8"
 )
 
-// minLength is the lowest minimum that the setting can have; lower values count as minLength.
+// minLength is the lowest minimum length that the setting can have; lower values count as minLength.
 const minLength = 6
 
-// Reasons of a weak password, in the order they are listed.
+// The reasons why a password is weak, in the order in which they are listed.
 const (
 	ReasonLength     = "length"
 	ReasonCharacters = "characters"
 	ReasonPwned      = "pwned"
 )
 
-// Policy is the rules for new passwords. It never changes.
+// Policy holds the rules for new passwords. It never changes.
 type Policy struct {
 	min    int
 	sets   []string
@@ -55,14 +55,14 @@ func parseSets(text string) []string {
 	return sets
 }
 
-// Weak says, for programs and for people, why a password is weak.
+// Weak says why a password is weak: Reasons for programs, Message for people.
 type Weak struct {
 	Reasons []string
 	Message string
 }
 
-// Check returns why a password is weak; nil if it is not. It does not check MaxBytes, which is another rule with
-// another answer.
+// Check returns why a password is weak; nil if it is not weak. It does not check MaxBytes, which is a separate rule
+// with a refusal of its own.
 func (p *Policy) Check(password string) *Weak {
 	var w Weak
 	var texts []string
@@ -93,11 +93,11 @@ func (p *Policy) Check(password string) *Weak {
 //go:embed common.txt
 var common string // one a line, lower case; see NOTICE
 
-// isCommon looks up the password, ignoring case. It searches the list's text directly, since an index would be as large
-// as the text.
+// isCommon looks up the password in the list of common passwords, ignoring case. It searches the list's sorted text
+// directly, since an index would be as large as the text.
 func isCommon(password string) bool {
 	want := strings.ToLower(password)
-	low, high := 0, len(common) // both at the beginning of a line, or at the end
+	low, high := 0, len(common) // both are at the beginning of a line, or at the end of the text
 	for low < high {
 		start := low + strings.LastIndexByte(common[low:low+(high-low)/2], '\n') + 1
 		end := start + strings.IndexByte(common[start:], '\n')

@@ -10,31 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lowestPriority is the nice value of threads that get only otherwise idle processor time.
+// lowestPriority is the nice value of threads that get only processor time that is otherwise idle.
 const lowestPriority = 19
 
-// separate makes a command start in a session of its own: no signals of a terminal reach it, and lowProcess can select
+// separate makes cmd start in a session of its own: signals of a terminal do not reach it, and lowProcess can select
 // exactly its threads.
 func separate(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
-// lowProcess lowers the priority of all threads of this process, which leads a session of its own. Threads that start
-// later inherit the priority. Lowering needs no privilege, but a seccomp filter may refuse it.
+// lowProcess lowers the priority of all threads of this process, which must lead a session of its own. Threads that
+// start later inherit the priority. Lowering it needs no privilege, but a seccomp filter may refuse it.
 //
-// The session is as important. If the kernel divides processor time by session first (autogroup in sched(7)), each
-// PostgreSQL backend is a session, and daemon and child in one session would make the daemon wait for the child (GET
-// /user under a flood: p99 250 ms). The share of the child's session is not lowered: with a tenth of a share, a hash of
-// 47 ms took more than ten seconds on a machine that other processes kept busy. SCHED_IDLE measures the same as nice
-// 19.
+// The separate session matters as much as the priority. Some kernels divide processor time by session first (autogroup
+// in sched(7)), and each PostgreSQL backend is a session. If daemon and child shared a session, the daemon would wait
+// for the child (GET /user under a flood: p99 250 ms). The share of the child's session is not lowered: with a tenth of
+// a share, a hash of 47 ms took more than ten seconds on a machine that other processes kept busy. SCHED_IDLE measures
+// the same as nice 19.
 func lowProcess() error { return syscall.Setpriority(syscall.PRIO_PGRP, 0, lowestPriority) }
 
-// closeOnExec marks every descriptor above standard error close-on-exec, so that a child does not inherit descriptors
-// that this process has inherited, such as a socket or a file that its parent left open. Go marks the descriptors that
-// it opens itself.
+// closeOnExec marks every descriptor above standard error close-on-exec. So a child does not inherit descriptors that
+// this process has inherited, such as a socket or a file that its parent left open. Go itself marks the descriptors
+// that it opens.
 func closeOnExec() error {
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err == nil {
 		return nil
 	}
-	return closeListedOnExec() // Linux before 5.11, or a seccomp filter that does not know the call
+	return closeListedOnExec() // for Linux before 5.11, or a seccomp filter that does not know the call
 }
 
 func closeListedOnExec() error {
@@ -51,8 +51,8 @@ func closeListedOnExec() error {
 }
 
 // hide protects this process's memory from other processes of the same user and from core dumps, and names the process
-// for ps and top. It ignores failures: the daemon's memory is not protected either.
+// for ps and top. It ignores failures, since the daemon's memory is not protected either.
 func hide() {
-	os.WriteFile("/proc/self/comm", []byte("auth-hashing"), 0) // first: refused after the next line
+	os.WriteFile("/proc/self/comm", []byte("auth-hashing"), 0) // must come first: it is refused after the next line
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }

@@ -11,7 +11,7 @@ func separate(*exec.Cmd) {}
 
 func hide() {}
 
-// closeOnExec returns an error: the call that marks all descriptors is Linux's.
+// closeOnExec returns an error: only Linux has the call that marks all descriptors.
 func closeOnExec() error { return errors.New("descriptors are marked close-on-exec on Linux only") }
 
 func lowProcess() error { return errors.New("the priority of a process is lowered on Linux only") }

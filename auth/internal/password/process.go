@@ -14,19 +14,19 @@ import (
 const (
 	// startPatience is how long a child may take to report that it is ready.
 	startPatience = 30 * time.Second
-	// replyTimeout is how long one response may take. The most expensive hash takes two seconds of processor time, of
-	// which a child gets only what is idle. A child that takes longer is killed.
+	// replyTimeout is how long one response may take. The most expensive hash takes two seconds of processor time, and
+	// a child gets only time that is otherwise idle. A child that takes longer is killed.
 	replyTimeout = 2 * time.Minute
-	// stopTimeout is how long an idle child may take to end.
+	// stopTimeout is how long an idle child may take to end when it is stopped.
 	stopTimeout = 5 * time.Second
 )
 
-// process is one running child.
+// process is one running child process.
 type process struct {
 	cmd      *exec.Cmd
 	began    time.Time
 	patience time.Duration
-	problem  string // why its priority is not low
+	problem  string // why its priority is not low; "" if it is
 	out      *os.File
 	last     lastWords
 
@@ -37,11 +37,11 @@ type process struct {
 	count   uint32
 	waiting map[uint32]chan<- response
 
-	gone chan struct{} // closed after Wait
+	gone chan struct{} // closed after cmd.Wait
 	err  error         // how the process ended; written before gone is closed
 }
 
-// startProcess starts a child, and returns when it is ready.
+// startProcess starts a child, and returns when the child is ready.
 func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process, error) {
 	theirIn, in, err := os.Pipe()
 	if err != nil {
@@ -59,7 +59,7 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &p.last
 	separate(cmd)
 	err = cmd.Start()
-	theirIn.Close() // our copies would keep the pipes open after the child's end
+	theirIn.Close() // this process's copies would keep the pipes open after the child's end
 	theirOut.Close()
 	if err != nil {
 		in.Close()
@@ -68,7 +68,7 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 	}
 	ready, err := p.greet(workers)
 	if err != nil {
-		cmd.Process.Kill() // fails if the child has ended
+		cmd.Process.Kill() // fails if the child has ended already
 		p.wait()
 		return nil, fmt.Errorf("%w (%w)", err, p.err)
 	}
@@ -77,7 +77,7 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 	return p, nil
 }
 
-// greet sends the greeting and waits for the response.
+// greet sends the greeting to the child and waits for its response.
 func (p *process) greet(workers int) (response, error) {
 	deadline := time.Now().Add(startPatience)
 	hello := binary.BigEndian.AppendUint16([]byte(greeting), uint16(workers))
@@ -97,7 +97,7 @@ func (p *process) greet(workers int) (response, error) {
 	return f.answer(), errors.Join(p.in.SetDeadline(time.Time{}), p.out.SetDeadline(time.Time{}))
 }
 
-// read passes responses to their waiting callers until the child has ended.
+// read passes the child's responses to the callers that wait for them, until the child has ended.
 func (p *process) read() {
 	buf := make([]byte, 256)
 	for {
@@ -110,11 +110,11 @@ func (p *process) read() {
 		delete(p.waiting, f.number)
 		p.mu.Unlock()
 		if to == nil {
-			break // a response without a request
+			break // a response that belongs to no request
 		}
 		to <- f.answer() // never blocks: the channel has room
 	}
-	p.cmd.Process.Kill() // fails if the child has ended
+	p.cmd.Process.Kill() // fails if the child has ended already
 	p.wait()
 }
 
@@ -128,10 +128,10 @@ func (p *process) wait() {
 	close(p.gone)
 }
 
-// errEnded: the child ended before it answered.
+// errEnded is returned if the child ended before it answered.
 var errEnded = errors.New("password: the process for hashing has ended")
 
-// roundTrip sends one request and waits for the response. After any error the child has ended.
+// roundTrip sends a request to the child and waits for the response. If it returns an error, the child has ended.
 func (p *process) roundTrip(q request) (response, error) {
 	back := make(chan response, 1)
 	p.mu.Lock()
@@ -140,7 +140,7 @@ func (p *process) roundTrip(q request) (response, error) {
 	p.waiting[number] = back
 	p.mu.Unlock()
 
-	late := time.AfterFunc(p.patience, func() { p.cmd.Process.Kill() }) // fails if the child has ended
+	late := time.AfterFunc(p.patience, func() { p.cmd.Process.Kill() }) // fails if the child has ended already
 	defer late.Stop()
 	if err := p.write(appendRequest(nil, number, q)); err != nil {
 		p.cmd.Process.Kill()
@@ -158,7 +158,7 @@ func (p *process) roundTrip(q request) (response, error) {
 	}
 }
 
-// write sends a frame and wipes it.
+// write sends a frame to the child and wipes it, since it may contain a password.
 func (p *process) write(frame []byte) error {
 	p.writing.Lock()
 	defer p.writing.Unlock()
@@ -167,7 +167,7 @@ func (p *process) write(frame []byte) error {
 	return err
 }
 
-// stop ends an idle child and waits for it.
+// stop ends an idle child and waits for its end.
 func (p *process) stop() {
 	p.in.Close()
 	late := time.AfterFunc(stopTimeout, func() { p.cmd.Process.Kill() })
@@ -175,13 +175,13 @@ func (p *process) stop() {
 	<-p.gone
 }
 
-// end returns how the process ended. It must be called after the end.
+// end waits until the child has ended, and returns how it ended.
 func (p *process) end() error {
 	<-p.gone
 	return p.err
 }
 
-// lastWords keeps the beginning of a child's standard error, which is empty unless Go's runtime reports a failure.
+// lastWords keeps the beginning of a child's standard error. It stays empty unless Go's runtime reports a failure.
 type lastWords struct{ text []byte }
 
 func (l *lastWords) Write(b []byte) (int, error) {
@@ -189,7 +189,7 @@ func (l *lastWords) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// line returns the first line. It must be called after the child's end.
+// line returns the first line of what the child wrote. It may be called only after the child's end.
 func (l *lastWords) line() string {
 	line, _, _ := bytes.Cut(l.text, []byte("\n"))
 	return string(line)

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// request is a job of a worker, in this process or a child.
+// request is a job for a worker, in this process or in a child process.
 type request struct {
 	kind     byte
 	text     string
@@ -15,8 +15,8 @@ type request struct {
 }
 
 const (
-	opHash  byte = 'h' // the text is the parameters, as ParseParams reads them
-	opCheck byte = 'c' // the text is the hash
+	opHash  byte = 'h' // text is the parameters, as ParseParams reads them
+	opCheck byte = 'c' // text is the hash to compare with
 )
 
 type response struct {
@@ -25,14 +25,14 @@ type response struct {
 }
 
 const (
-	saysReady  byte = 'R' // a child's first message; the text says why its priority is not low, "" if it is
-	saysHash   byte = 'H' // the text is the hash
+	saysReady  byte = 'R' // a child's first message; text says why its priority is not low, "" if it is low
+	saysHash   byte = 'H' // text is the new hash
 	saysRight  byte = 'Y'
 	saysWrong  byte = 'N'
-	saysFailed byte = 'F' // the text says why
+	saysFailed byte = 'F' // text says why
 )
 
-// err returns the response as an error, if it is not of the expected kind.
+// err returns nil if the response is of the expected kind, and otherwise the error that it stands for.
 func (a response) err() error {
 	if a.kind == saysFailed {
 		return errors.New(a.text)
@@ -40,7 +40,7 @@ func (a response) err() error {
 	return fmt.Errorf("password: an answer of the kind %q", a.kind)
 }
 
-// answer computes the response. A panic during the computation does not end the process.
+// answer computes the response to a request. A panic during the computation does not end the process.
 func (q request) answer() (a response) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -76,10 +76,10 @@ func (q request) compute() (response, error) {
 	return response{}, fmt.Errorf("password: a question of the kind %q", q.kind)
 }
 
-// frame is a message between a hashing child and the process that started it: four bytes for the length of the rest,
-// four bytes for a number, which is the same in a request and its response, a byte for the kind, and the body. The body
-// of a request is two bytes for the length of its text, the text and the password; the body of a response is its text.
-// Numbers are big-endian.
+// frame is a message between a hashing child and the process that started it. It has four bytes for the length of the
+// rest, four bytes for a number that is the same in a request and its response, one byte for the kind, and the body.
+// The body of a request is two bytes for the length of its text, the text and the password. The body of a response is
+// its text. Numbers are big-endian.
 type frame struct {
 	number uint32
 	kind   byte
@@ -88,7 +88,8 @@ type frame struct {
 
 const (
 	frameHead = 4 + 5
-	// maxFrame is the longest frame that is read: a password may fill the largest body of an HTTP request, 1 MiB.
+	// maxFrame is the maximum length of a frame that is read: a password may fill the largest body of an HTTP request,
+	// 1 MiB.
 	maxFrame = 2 << 20
 )
 
@@ -105,8 +106,8 @@ func appendResponse(b []byte, number uint32, a response) []byte {
 	return append(b, a.text...)
 }
 
-// readFrame reads one frame into buf, or into a larger buffer if buf is too small. It returns io.EOF only between
-// frames.
+// readFrame reads one frame into buf, or into a larger buffer if buf is too small. It returns io.EOF only if the input
+// ends between two frames.
 func readFrame(r io.Reader, buf []byte) (frame, error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -127,7 +128,7 @@ func readFrame(r io.Reader, buf []byte) (frame, error) {
 	return f, nil
 }
 
-// decode reads a request from a frame. The password shares the frame's memory.
+// decode reads a request from a frame. The password is a part of the frame's memory.
 func (f frame) decode() (q request, ok bool) {
 	if len(f.body) < 2 {
 		return request{}, false

@@ -9,15 +9,16 @@ import (
 	"sync"
 )
 
-// greeting begins the conversation; two bytes with the number of workers follow.
+// greeting is the first message to a child. Two bytes with the number of workers follow.
 const greeting = "gatehouse hashing 1\n"
 
-// ErrByHand is the error of Serve if it was not started by a daemon.
+// ErrByHand is returned by Serve if a person and not a daemon has started the command.
 var ErrByHand = errors.New("this command hashes passwords for a running daemon, which starts it itself")
 
-// Serve runs a hashing child. It lowers the priority of its process, reads requests from in and writes responses to
-// out, both pipes, and returns when in ends, also if the daemon was killed. It prints nothing else. It sets GOMAXPROCS,
-// since argon2 computes in goroutines of its own, and no more threads may compute than there are workers.
+// Serve runs in a hashing child. It lowers the priority of its process, reads requests from in and writes responses to
+// out, which must both be pipes. It returns when in ends, which also happens if the daemon is killed. It prints nothing
+// else. It sets GOMAXPROCS to the number of workers: argon2 computes in goroutines of its own, and no more threads than
+// workers may compute.
 func Serve(in, out *os.File) error {
 	for _, f := range []*os.File{in, out} {
 		if info, err := f.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
@@ -35,7 +36,7 @@ func Serve(in, out *os.File) error {
 	s := service{in: in, out: out}
 	ready := response{kind: saysReady}
 	if err == nil {
-		// again: a thread that was starting during the first call may have kept its priority
+		// Twice, since a thread that was starting during the first call may have kept its priority.
 		err = lowProcess()
 	}
 	if err != nil {
@@ -51,7 +52,7 @@ func Serve(in, out *os.File) error {
 	return <-ended
 }
 
-// service has what a child's workers share.
+// service holds what the workers of a child share.
 type service struct {
 	reading sync.Mutex
 	in      io.Reader
@@ -59,7 +60,7 @@ type service struct {
 	out     io.Writer
 }
 
-// work reads requests, computes and writes responses until the input ends. It wipes each frame.
+// work reads requests, computes, and writes responses until the input ends. It wipes each frame.
 func (s *service) work() error {
 	buf := make([]byte, 2<<10)
 	for {

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// queuePerWorker is the default length of the queue for each worker. At bcrypt's cost 10 the last call in the queue
-	// waits for a second and a half.
+	// queuePerWorker is the default length of the queue for each worker. With bcrypt of cost 10, the last call in the
+	// queue waits for a second and a half.
 	queuePerWorker = 32
-	// pendingPerWorker is how many requests a child has for each of its workers: the present one and the next, so that
-	// no core is idle while a response and a request are sent.
+	// pendingPerWorker is how many requests a child has for each of its workers: the one that is computed and the next,
+	// so that no core is idle while a response and a request are sent.
 	pendingPerWorker = 2
 )
 
@@ -26,14 +26,14 @@ const (
 type Options struct {
 	// Workers is the number of threads that hash (AUTH_PASSWORD_WORKERS); 0 is DefaultWorkers().
 	Workers int
-	// Queue is how many calls may wait for a worker; 0 is 32 for each.
+	// Queue is how many calls may wait for a worker; 0 stands for 32 per worker.
 	Queue int
-	// Params is how new passwords are hashed.
+	// Params say how new passwords are hashed.
 	Params Params
-	// Child makes the command of a process that calls Serve and does the hashing; it is started with the
+	// Child returns the command of a process that calls Serve and does the hashing. The process is started for the
 	// first hash. Nil: threads of this process hash.
 	Child func() *exec.Cmd
-	// Log gets a line, once, when priorities may not be lowered, and one when a child ends. Nil: slog.Default().
+	// Log gets one warning if the priority may not be lowered, and one whenever a child ends; nil: slog.Default().
 	Log *slog.Logger
 
 	patience time.Duration // for tests; 0: replyTimeout
@@ -41,18 +41,18 @@ type Options struct {
 
 // Workers hash and check passwords, a fixed number at a time.
 //
-// With Options.Child another process of the lowest priority hashes, so that a flood of sign-ins takes only otherwise
-// idle processor time. A thread of low priority in this process would not take processor time from other threads, but
-// block them: while the kernel makes the thread wait, it occupies one of Go's processors, and a goroutine that stops
-// the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50 is the same
-// as without the flood).
+// With Options.Child, another process hashes at the lowest priority, so that a flood of sign-ins takes only processor
+// time that is otherwise idle. A thread of low priority in this process would not take processor time from other
+// threads, but block them: while the kernel makes the thread wait, it occupies one of Go's processors, and a goroutine
+// that stops the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50
+// is the same as without the flood).
 //
-// Without Options.Child goroutines of this process hash. This is for commands and tests, where nothing else needs the
+// Without Options.Child, goroutines of this process hash. This is for commands and tests, where nothing else needs the
 // processor.
 type Workers struct {
 	jobs    chan *job
 	workers int
-	takers  int    // goroutines that take jobs
+	takers  int    // number of goroutines that take jobs
 	child   *child // nil: goroutines of this process hash
 	current atomic.Pointer[settings]
 
@@ -61,21 +61,21 @@ type Workers struct {
 
 	wg      sync.WaitGroup
 	running atomic.Int64
-	mean    atomic.Int64 // nanoseconds of a job with its taker, exponentially smoothed
+	mean    atomic.Int64 // duration of a job in nanoseconds, exponentially smoothed
 	refused atomic.Uint64
 	done    atomic.Uint64
 }
 
-// settings are replaced by Use.
+// settings hold what Use replaces.
 type settings struct {
 	params Params
 	dummy  string
 }
 
-// job is one call. A worker runs it, unless the caller has stopped waiting.
+// job is one call of Hash or Check. A worker runs it, unless the caller has stopped waiting before.
 type job struct {
 	run    func()
-	failed error // a panic of run; a request must not end the daemon
+	failed error // panic of run as an error: a request must not end the daemon
 	state  atomic.Int32
 	done   chan struct{}
 }
@@ -95,9 +95,9 @@ const (
 	jobAbandoned
 )
 
-// Busy is ErrBusy with the time after which to retry.
+// Busy is the error ErrBusy, with the time after which to retry.
 type Busy struct {
-	RetryAfter time.Duration // whole seconds, at least one: until the queue is empty
+	RetryAfter time.Duration // whole seconds, at least one; the estimated time until the queue is empty
 }
 
 func (b *Busy) Error() string { return fmt.Sprintf("%v, retry after %v", ErrBusy, b.RetryAfter) }
@@ -105,7 +105,7 @@ func (b *Busy) Error() string { return fmt.Sprintf("%v, retry after %v", ErrBusy
 // Is makes errors.Is report that a *Busy is ErrBusy.
 func (b *Busy) Is(target error) bool { return target == ErrBusy }
 
-// Stats are metrics of the workers: now, and since the start.
+// Stats are metrics of the workers: Running and Waiting are current, Done and Refused count since the start.
 type Stats struct {
 	Running, Waiting int
 	Done, Refused    uint64
@@ -132,11 +132,11 @@ func NewWorkers(o Options) *Workers {
 	return w
 }
 
-// Use changes how new passwords are hashed, and with it the cost of a check for an unknown user.
+// Use changes how new passwords are hashed, and with that the cost of a check for an unknown user.
 func (w *Workers) Use(p Params) { w.current.Store(&settings{params: p, dummy: p.dummy()}) }
 
-// Hash makes the hash of a new password. It fails with ErrTooLong, a *Busy, also if ctx's deadline passes, ErrClosed, or
-// ctx's error.
+// Hash returns the hash of a new password. The error is ErrTooLong, a *Busy (also if ctx's deadline passes), ErrClosed,
+// or ctx's error.
 func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
 	if len(password) > MaxBytes {
 		return "", ErrTooLong
@@ -175,7 +175,7 @@ func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash 
 	return true, !h.madeBy(now.params), nil
 }
 
-// compute computes the response on a worker.
+// compute has a worker compute the response to a request.
 func (w *Workers) compute(ctx context.Context, q request) (response, error) {
 	var a response
 	var failed error
@@ -187,7 +187,7 @@ func (w *Workers) compute(ctx context.Context, q request) (response, error) {
 		}
 		clear(q.password)
 	})
-	if errors.Is(err, context.DeadlineExceeded) { // as if the queue were full: the wait for a worker took the time
+	if errors.Is(err, context.DeadlineExceeded) { // the wait for a worker took all the time, as if the queue were full
 		err = &Busy{RetryAfter: 2 * time.Second}
 	}
 	if err != nil {
@@ -196,8 +196,8 @@ func (w *Workers) compute(ctx context.Context, q request) (response, error) {
 	return a, failed
 }
 
-// do waits until a worker has run f, or ctx ends. In the latter case f may still be running, and the variables that it
-// sets must not be read.
+// do waits until a worker has run f, or until ctx ends. If ctx ends first, f may still be running, and the caller must
+// not read the variables that f sets.
 func (w *Workers) do(ctx context.Context, f func()) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (w *Workers) enqueue(j *job) error {
 	}
 }
 
-// retryAfter estimates how long all accepted jobs take.
+// retryAfter estimates how long all accepted jobs will take.
 func (w *Workers) retryAfter() time.Duration {
 	jobs := float64(len(w.jobs)) + float64(w.running.Load())
 	seconds := math.Ceil(jobs * float64(w.mean.Load()) / float64(w.takers) / float64(time.Second))
@@ -240,7 +240,7 @@ func (w *Workers) retryAfter() time.Duration {
 // normalPriority is logged once if the kernel refuses to lower the priority.
 const normalPriority = "password: hashing runs at normal priority"
 
-// work runs one worker, or a goroutine that passes jobs to the child.
+// work runs jobs until Close: it computes them, or passes them to the child.
 func (w *Workers) work() {
 	for j := range w.jobs {
 		if !j.state.CompareAndSwap(jobWaiting, jobRunning) {
@@ -254,21 +254,21 @@ func (w *Workers) work() {
 		if old := w.mean.Load(); old > 0 {
 			took = old + (took-old)/8
 		}
-		w.mean.Store(took) // a lost update does not matter to an estimate
+		w.mean.Store(took) // a concurrent update may be lost, which does not matter for an estimate
 		w.done.Add(1)
 		close(j.done)
 	}
 }
 
-// Stats returns the workers' metrics.
+// Stats returns the current metrics of the workers.
 func (w *Workers) Stats() Stats {
 	taken := int(w.running.Load())
-	running := min(taken, w.workers) // the other jobs wait in the child
+	running := min(taken, w.workers) // the other jobs that are taken wait in the child
 	return Stats{Running: running, Waiting: len(w.jobs) + taken - running, Done: w.done.Load(),
 		Refused: w.refused.Load()}
 }
 
-// Close refuses new calls, lets those in the queue end, and ends the threads or the child.
+// Close refuses new calls, waits for the calls in the queue, and ends the threads or the child.
 func (w *Workers) Close() {
 	w.mu.Lock()
 	if !w.closed {

@@ -11,11 +11,12 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Azure's base URL decides whose accounts may sign in. It is common, organizations, consumers or one tenant below
-// login.microsoftonline.com, a tenant of a customer-identity host, or any other URL of the operator.
+// Azure's base URL decides whose accounts may sign in. It is one of common, organizations, consumers or a single tenant
+// below login.microsoftonline.com, a tenant on a host of its customer-identity product, or another URL that the
+// operator chooses.
 const (
 	azureHost      = "https://login.microsoftonline.com/"
-	azureOldHost   = "https://sts.windows.net/" // of tokens in version 1.0
+	azureOldHost   = "https://sts.windows.net/" // issuer of tokens of version 1.0
 	azureConsumers = "9188040d-6c67-4c5b-b112-36a304b66dad"
 )
 
@@ -29,13 +30,14 @@ var (
 	azureCIAM     = lazily(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+/v2\.0/?$`)
 )
 
-// lazily returns a function that compiles an expression at the first call: most processes need none, and counted
-// repetitions ({8}) compile to large programs.
+// lazily returns a function that compiles a regular expression when it is first called: most processes do not need the
+// expression, and counted repetitions such as {8} compile to large programs.
 func lazily(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// azureTrust returns the trust in the only issuer of the base URL, or in no issuer if the base URL allows every tenant.
+// azureTrust returns the trust in the issuer that the base URL names, or in no issuer if the base URL allows every
+// tenant.
 func azureTrust(p *Provider) trust {
 	tenant, microsoft := strings.CutPrefix(p.base, azureHost)
 	switch {
@@ -51,8 +53,8 @@ func azureTrust(p *Provider) trust {
 	return trust{issuer: p.base + "/v2.0"}
 }
 
-// azureTrusts returns the trust in the issuer iss of a token, if the base URL allows this issuer. Native tokens may
-// also have version 1.0, if the tenant's id is known.
+// azureTrusts returns the trust in the issuer iss of a token, if the base URL allows this issuer. Native tokens, which
+// an application got by itself, may also have version 1.0 if the tenant's ID is known.
 func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
 	one := p.trust()
 	switch {
@@ -61,7 +63,7 @@ func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
 		return trust{issuer: iss}, nil
 	case one.issuer == "":
 	case one.accepts(iss) || one.learn != nil && one.learn().MatchString(iss):
-		return one, nil // verified compares it with the document
+		return one, nil // verified compares iss with the discovery document
 	case native && strings.HasPrefix(one.issuer, azureHost) && azureOld().MatchString(iss) &&
 		strings.TrimPrefix(one.issuer, azureHost) == strings.TrimPrefix(iss, azureOldHost)+"v2.0":
 		return trust{issuer: iss}, nil
@@ -102,9 +104,10 @@ func azureClaims(p *Provider, t *idToken, d *Profile) {
 	d.addEmail(email, azureProven(p, t, email), true)
 }
 
-// azureProven reports whether an address is verified. A tenant's administrator can write any address into an account,
-// so an address counts only if Microsoft has verified it: by the claim xms_edov, or since its domain is among the
-// tenant's verified domains. An operator with a single tenant may list domains that belong to it.
+// azureProven reports whether an e-mail address counts as verified. A tenant's administrator can write any address into
+// an account, so an address counts only if Microsoft has verified it: the claim xms_edov says so, or the address's
+// domain is among the tenant's verified domains. An operator who allows a single tenant may list domains that belong to
+// it.
 func azureProven(p *Provider, t *idToken, email string) bool {
 	if v := t.claims.lookup("xms_edov"); v != nil {
 		return v == true || v == "1" || v == "true"

@@ -11,29 +11,30 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// Start is a sign-in that a browser begins.
+// Start describes a sign-in that a browser begins.
 type Start struct {
 	State  string     // comes back with the callback
 	Scopes string     // further scopes, separated by commas or spaces
-	Params url.Values // the query of /authorize; parameters that are not reserved are passed on
+	Params url.Values // query of /authorize; parameters that are not reserved are passed on to the provider
 }
 
-// Begun has the URL to which the browser is sent. Private is for Finish and must stay secret (PKCE verifier, nonce,
-// request token and secret of OAuth 1.0a): the caller stores it sealed, with the state.
+// Begun has the URL to which the browser is redirected. Private is for Finish and must stay secret: it has the PKCE
+// verifier and the nonce, or the request token and secret of OAuth 1.0a. The caller stores it encrypted, together with
+// the state.
 type Begun struct {
 	URL     string
 	Private []byte
 }
 
-// reserved are the parameters that are never passed on, in upper or lower case: the flow sets them, they would replace
-// others at the provider (request, request_uri), or they are our own.
+// reserved are the parameters that are never passed on to the provider, in upper or lower case: this package sets them,
+// they would replace other parameters at the provider (request, request_uri), or they are meant for this daemon.
 var reserved = strings.Fields(`client_id client_secret redirect_uri response_type response_mode state scope
 	code_challenge code_challenge_method code_verifier request request_uri
 	provider scopes redirect_to invite_token skip_http_redirect flow_type`)
 
 func isReserved(name string) bool { return slices.Contains(reserved, strings.ToLower(name)) }
 
-// Begin returns the URL of the provider's sign-in page. For Twitter it first gets a request token.
+// Begin returns the URL of the provider's sign-in page. For Twitter it first gets a request token (OAuth 1.0a).
 func (p *Provider) Begin(ctx context.Context, r Start) (Begun, error) {
 	ctx = p.calling(ctx)
 	if p.oauth1 {
@@ -92,7 +93,7 @@ func (p *Provider) config(at endpoints) *oauth2.Config {
 	}
 }
 
-// scopesWith returns the default scopes, followed by the caller's, each once.
+// scopesWith returns the provider's default scopes followed by more, without duplicates.
 func (p *Provider) scopesWith(more string) []string {
 	all := slices.Clone(p.scopes)
 	if p.noScopes {

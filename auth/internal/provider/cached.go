@@ -6,26 +6,27 @@ import (
 	"time"
 )
 
-// staleTimeout is how long a caller waits for a new value if there is an old one.
+// staleTimeout is how long a caller waits for a new value if there is an expired one, which the caller then gets.
 const staleTimeout = 2 * time.Second
 
-// cached is a value about an issuer, which is looked up again when it has expired.
+// cached is a value about an issuer, such as its keys, that is looked up again once it has expired.
 type cached[V any] struct {
 	d        *directory
-	what, of string // the name of the value and the issuer, for the log
+	what, of string // name of the value and name of the issuer, for the log
 
 	mu      sync.Mutex
 	value   V
 	has     bool
 	until   time.Time     // when the value expires
-	retry   time.Time     // no look-up before, after a failure
+	retry   time.Time     // after a failure: no look-up before this time
 	err     error         // of the last look-up
 	loading chan struct{} // closed when the look-up under way has ended
 }
 
-// get returns the value. The first caller starts the look-up, in a goroutine that is bounded by the time limit and not
-// by the caller's request; other callers wait for it. An old value stays in use if it cannot be renewed, or not soon.
-// Without a value, a failure is kept for failurePause.
+// get returns the value. If it has expired, the first caller starts the look-up, in a goroutine that is bounded by the
+// time limit and not by the caller's request; other callers wait for it. The expired value stays in use if it cannot be
+// renewed, or not within staleTimeout. If there is no value at all, a failure is returned to all callers for
+// failurePause.
 func (c *cached[V]) get(ctx context.Context, fetch func(context.Context) (V, error)) (V, error) {
 	for {
 		c.mu.Lock()
@@ -80,14 +81,14 @@ func (c *cached[V]) load(ctx context.Context, fetch func(context.Context) (V, er
 	c.value, c.has, c.until, c.retry = v, true, now.Add(c.d.ttl), time.Time{}
 }
 
-// known reports whether there is a value, old or new.
+// known reports whether there is a value, expired or not.
 func (c *cached[V]) known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.has
 }
 
-// expire makes the value expire, if is(value) is true.
+// expire makes the value expire now if is(value) is true.
 func (c *cached[V]) expire(is func(V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

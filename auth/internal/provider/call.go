@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// calling returns a context in which the watcher of calls gets the provider's name.
+// calling returns a context that gives the calls of this provider its name, for logs and metrics.
 func (p *Provider) calling(ctx context.Context) context.Context {
 	return p.http.WithTarget(ctx, "provider "+p.name)
 }
 
-// me makes the profile call and returns the answer.
+// me calls the provider's profile endpoint and returns the answer.
 func (s *signIn) me(ctx context.Context) (jsonObject, error) {
 	path, query, _ := strings.Cut(s.row.profile, "?")
 	var into jsonObject
@@ -23,7 +23,7 @@ func (s *signIn) me(ctx context.Context) (jsonObject, error) {
 	return into, err
 }
 
-// call makes a GET of a path below the API with the access token, and decodes the JSON answer.
+// call sends a GET with the access token to a path below the provider's API, and decodes the JSON answer.
 func (s *signIn) call(ctx context.Context, path, query string, into any) error {
 	header := http.Header{"Authorization": {"Bearer " + s.token.AccessToken}}
 	for name, value := range s.header {
@@ -46,7 +46,7 @@ func (s *signIn) call(ctx context.Context, path, query string, into any) error {
 	return getJSON(ctx, s.http.Configured, address, header, into)
 }
 
-// getJSON makes a GET and decodes an answer of status 200 to 299.
+// getJSON sends a GET and decodes the answer, if its status is 200 to 299.
 func getJSON(ctx context.Context, c *http.Client, address string, header http.Header, into any) error {
 	body, resp, err := get(ctx, c, address, header)
 	if err != nil {
@@ -58,7 +58,7 @@ func getJSON(ctx context.Context, c *http.Client, address string, header http.He
 	return nil
 }
 
-// get makes a GET and returns the body of an answer of status 200 to 299, and the answer, whose Body is closed.
+// get sends a GET and returns the body and the response, if its status is 200 to 299. The response's Body is closed.
 func get(ctx context.Context, c *http.Client, address string, header http.Header) ([]byte, *http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

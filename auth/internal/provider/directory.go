@@ -20,24 +20,25 @@ import (
 )
 
 const (
-	// failurePause is the pause after a failed look-up: meanwhile callers get the last good answer, or the failure.
+	// failurePause is the pause after a failed look-up. During the pause, callers get the last good answer or, if there
+	// is none, the failure.
 	failurePause = 2 * time.Second
-	// A token signed by an unknown key, which any client can send, causes a fetch of the key set at most once in each
-	// unknownPause. After a long time without such a fetch unknownBurst of them may follow each other at once, so that a
-	// provider's new keys are accepted.
+	// A token that is signed by an unknown key, which any client can send, makes the key set be fetched at most once in
+	// each unknownPause. If there was no such fetch for long, up to unknownBurst of them may follow each other at once,
+	// so that a provider's new keys are accepted.
 	unknownPause = 30 * time.Second
 	unknownBurst = 3
-	// maxIssuers limits the memory: with Azure's "common" every tenant is an issuer.
+	// maxIssuers limits the memory: with Azure's base URL "common", every tenant is an issuer.
 	maxIssuers = 500
 )
 
-// trust is an issuer whose ID tokens are accepted: the name under which its document is fetched, and other spellings of
-// the name in tokens and documents.
+// trust is an issuer whose ID tokens are accepted: the name under which its discovery document is fetched, and other
+// spellings of the name in tokens and documents. The zero trust accepts no token.
 type trust struct {
 	issuer string
 	also   []string
-	// learn matches another spelling that the issuer's document may give, and which tokens then have. It is for Azure,
-	// whose tenants may be configured by name and always sign with their id.
+	// learn matches another spelling of the name that the issuer's document may give, and which its tokens then have.
+	// Azure needs it: tenants may be configured by name, but always sign with their ID.
 	learn func() *regexp.Regexp
 }
 
@@ -45,14 +46,14 @@ func (t trust) accepts(iss string) bool {
 	return iss != "" && (iss == t.issuer || slices.Contains(t.also, iss))
 }
 
-// document has the used parts of a discovery document (OpenID Connect Discovery 1.0, section 3).
+// document holds those parts of a discovery document (OpenID Connect Discovery 1.0, section 3) that this package uses.
 type document struct {
 	issuer                           string
 	authorize, token, userinfo, keys string
 	algs                             []string
 	style                            oauth2.AuthStyle
 	pkce, sendsIssuer                bool
-	public                           bool // it came from a public address: URLs in it must be public too
+	public                           bool // fetched from a public address, so URLs in it must have public addresses too
 }
 
 func (d *document) client(c outbound.Clients) *http.Client {
@@ -62,18 +63,18 @@ func (d *document) client(c outbound.Clients) *http.Client {
 	return c.Configured
 }
 
-// keySet has the keys of an issuer.
+// keySet holds the keys of an issuer, and when they were fetched.
 type keySet struct {
 	keys []token.ForeignKey
 	at   time.Time
 }
 
-// directory keeps the documents and keys of issuers. Concurrent look-ups of one issuer are merged; an expired answer is
-// used while there is no new one.
+// directory caches the discovery documents and keys of issuers. Concurrent look-ups for the same issuer are merged. An
+// expired answer is used as long as a new one cannot be had.
 type directory struct {
 	clients outbound.Clients
 	ttl     time.Duration
-	limit   time.Duration // of one look-up
+	limit   time.Duration // for one look-up
 	now     func() time.Time
 	log     *slog.Logger
 
@@ -81,7 +82,7 @@ type directory struct {
 	issuers map[string]*issuer
 }
 
-// issuer has the document and the keys of an issuer, which are looked up one after the other.
+// issuer holds the document and the keys of an issuer. The keys are looked up after the document, which has their URL.
 type issuer struct {
 	document cached[*document]
 	keys     cached[keySet]
@@ -89,10 +90,11 @@ type issuer struct {
 	unknown  allowance // guarded by keys.mu
 }
 
-// allowance limits how often an issuer's keys may be fetched before they expire. The zero value is full.
+// allowance limits how often the keys of an issuer may be fetched before they expire. The zero value allows
+// unknownBurst fetches at once.
 type allowance struct {
 	spent int
-	since time.Time // when the last fetch was refilled
+	since time.Time // when the last spent fetch was refilled
 }
 
 func (a *allowance) take(now time.Time) bool {
@@ -132,8 +134,8 @@ func (d *directory) of(name string) *issuer {
 	return i
 }
 
-// dropOldest drops the least recently used issuer. Issuers that have never answered are dropped first, since any client
-// can invent them. A look-up under way continues for its waiting callers.
+// dropOldest drops the least recently used issuer. It prefers issuers that have never answered, since any client can
+// invent them. A look-up under way continues for the callers that wait for it.
 func (d *directory) dropOldest() {
 	oldest, answered := "", true
 	for name, i := range d.issuers {
@@ -145,14 +147,14 @@ func (d *directory) dropOldest() {
 	delete(d.issuers, oldest)
 }
 
-// document returns the issuer's discovery document.
+// document returns the issuer's discovery document, from the cache or the network.
 func (d *directory) document(ctx context.Context, t trust) (*document, error) {
 	return d.of(t.issuer).document.get(ctx, func(ctx context.Context) (*document, error) {
 		return d.fetchDocument(ctx, t)
 	})
 }
 
-// keys returns the issuer's keys, fetched again when they expire.
+// keys returns the issuer's keys, which are fetched again when they have expired.
 func (d *directory) keys(ctx context.Context, t trust) (keySet, error) {
 	doc, err := d.document(ctx, t)
 	if err != nil {
@@ -163,7 +165,7 @@ func (d *directory) keys(ctx context.Context, t trust) (keySet, error) {
 	})
 }
 
-// keysAfter returns keys that are newer than older, none of whose keys has signed a token.
+// keysAfter returns keys that are newer than older. It is called when none of the keys in older has signed a token.
 func (d *directory) keysAfter(ctx context.Context, t trust, older keySet) (keySet, error) {
 	i := d.of(t.issuer)
 	i.keys.expire(func(k keySet) bool { return k.at.Equal(older.at) && i.unknown.take(d.now()) })
@@ -188,7 +190,7 @@ func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, erro
 	return doc, nil
 }
 
-// readDocument reads a discovery document, which must name the issuer that it was fetched for.
+// readDocument checks a discovery document, which must name the issuer that it was fetched for, and returns its parts.
 func readDocument(o jsonObject, t trust) (*document, error) {
 	issuer := o.textAt("issuer")
 	if !t.accepts(issuer) && (t.learn == nil || !t.learn().MatchString(issuer)) {
@@ -253,7 +255,7 @@ func (d *directory) fetchKeys(ctx context.Context, doc *document) (keySet, error
 	return keySet{keys, at}, err
 }
 
-// verified parses a token and checks that one of the issuer's keys has signed it, and its times. It checks nothing
+// verified parses a token, and checks its times and that one of the issuer's keys has signed it. It checks nothing
 // else.
 func (d *directory) verified(ctx context.Context, t trust, text string) (*token.Foreign, error) {
 	id, err := token.ParseForeign(text)
@@ -272,7 +274,7 @@ func (d *directory) verified(ctx context.Context, t trust, text string) (*token.
 		return nil, &unreachableError{err}
 	}
 	err = id.Signed(set.keys, doc.algs)
-	if errors.Is(err, token.ErrUnknownKey) || errors.Is(err, token.ErrSignature) { // a key may change and keep its id
+	if errors.Is(err, token.ErrUnknownKey) || errors.Is(err, token.ErrSignature) { // a key may change and keep its ID
 		if set, err = d.keysAfter(ctx, t, set); err != nil {
 			return nil, &unreachableError{err}
 		}
@@ -287,7 +289,7 @@ func (d *directory) verified(ctx context.Context, t trust, text string) (*token.
 	return id, id.Timely(d.now())
 }
 
-// unreachableError: the issuer could not be reached, so the token could not be checked.
+// unreachableError is returned if the issuer could not be reached, so that its token could not be checked.
 type unreachableError struct{ err error }
 
 func (u *unreachableError) Error() string { return u.err.Error() }

@@ -11,13 +11,14 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Error is why a sign-in in a browser fails, or a request with an ID token, unless the token itself is refused. Status,
-// Code and Message are for the answer; Err is for the log, and contains no secret either.
+// Error is a failed sign-in in a browser, or a failed request with an ID token unless the token itself is refused.
+// Status, Code and Message are for the answer. Err is for the log, and contains no secret either.
 type Error struct {
 	Status  int
-	Code    string // "" when there is none
+	Code    string // "" if there is none
 	Message string
-	// OAuth is the parameter error of the redirect if the provider itself has refused; "": Status decides.
+	// OAuth is the parameter error of the redirect to the application if the provider itself has refused the sign-in;
+	// "": it follows from Status.
 	OAuth string
 	Err   error
 }
@@ -31,7 +32,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// OAuthError is a failure that is answered in the form of RFC 6749: 400 with error and error_description.
+// OAuthError is a failure that is answered as in RFC 6749: status 400, with error and error_description.
 type OAuthError struct {
 	Code, Description string
 	Err               error // for the log
@@ -50,7 +51,7 @@ func badCallback(message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Code: "bad_oauth_callback", Message: message}
 }
 
-// unexpected is a failure of the provider or of this service.
+// unexpected returns the Error of a failure of the provider or of this daemon.
 func unexpected(message string, err error) *Error {
 	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: message,
 		Err: withoutDescription(err)}
@@ -64,8 +65,8 @@ func noProfile(err error) *Error {
 	return unexpected("Error getting user profile from external provider", err)
 }
 
-// withoutDescription returns an error without parts that must not be logged: the query of a URL, which contains proofs,
-// and the body of a token endpoint's answer, in which some providers repeat the code.
+// withoutDescription returns err without parts that must not be logged: the query of a URL, which contains secrets, and
+// the body of a token endpoint's answer, in which some providers repeat the code.
 func withoutDescription(err error) error {
 	var refused *oauth2.RetrieveError
 	if errors.As(err, &refused) {

@@ -17,7 +17,7 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// signIn is one sign-in after the code was exchanged.
+// signIn is a sign-in in a browser whose code has been exchanged for the provider's token.
 type signIn struct {
 	*Provider
 	token    *oauth2.Token
@@ -25,8 +25,8 @@ type signIn struct {
 	callback url.Values
 }
 
-// Finish exchanges the callback's parameters (of the query or, with FormPost, of the form) for a profile. keep is
-// Begun.Private. Errors are *Error.
+// Finish exchanges the parameters of the callback for a profile. They come from the callback's query or, with FormPost,
+// from its form. keep is Begun.Private. Errors are of type *Error.
 func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte) (Profile, error) {
 	ctx = p.calling(ctx)
 	kept, err := openPrivate(keep)
@@ -70,8 +70,8 @@ func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte)
 	return d, nil
 }
 
-// checkIssuer refuses an answer of another provider (mix-up, RFC 9207): iss must be right if it is sent, and must be
-// sent if the provider's document says so.
+// checkIssuer refuses a callback that comes from another provider (mix-up attack, RFC 9207): the parameter iss must be
+// right if there is one, and must be there if the provider's document says so.
 func (p *Provider) checkIssuer(callback url.Values, at endpoints) error {
 	issuers := callback["iss"]
 	if len(issuers) == 0 {
@@ -82,7 +82,7 @@ func (p *Provider) checkIssuer(callback url.Values, at endpoints) error {
 	}
 	t := p.trust()
 	if t.issuer == "" {
-		return nil // the issuer's name is not known
+		return nil // the issuer's name is unknown
 	}
 	if len(issuers) > 1 || !t.accepts(issuers[0]) {
 		e := badCallback("OAuth callback comes from another issuer")
@@ -111,14 +111,14 @@ func (p *Provider) exchange(ctx context.Context, at endpoints, code string, kept
 	if err != nil {
 		return nil, err
 	}
-	if ok, isBool := t.Extra("ok").(bool); isBool && !ok { // Slack, if it omits error
+	if ok, isBool := t.Extra("ok").(bool); isBool && !ok { // Slack says so, possibly without an error
 		return nil, errors.New("the token endpoint says that it is not ok")
 	}
 	return t, nil
 }
 
-// acceptJSON requests JSON, which GitHub sends only on request, and recognizes JSON by its content: package oauth2 goes
-// by the declared type, and some servers declare text/plain.
+// acceptJSON is a transport that requests JSON, which GitHub sends only on request. It recognizes JSON in an answer by
+// the content: package oauth2 goes by the declared type, and some servers declare text/plain.
 type acceptJSON struct{ next http.RoundTripper }
 
 func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -128,7 +128,7 @@ func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := bufio.NewReaderSize(resp.Body, 16) // the smallest size
+	body := bufio.NewReaderSize(resp.Body, 16) // the smallest size that bufio allows
 	if start, _ := body.Peek(16); bytes.HasPrefix(bytes.TrimLeft(start, " \t\r\n"), []byte("{")) {
 		resp.Header.Set("Content-Type", "application/json")
 	}
@@ -145,7 +145,7 @@ func (s *signIn) idToken() string {
 	return text
 }
 
-// readProfile makes the profile call and copies the fields of the row.
+// readProfile calls the profile endpoint, and copies the fields that the provider's row names.
 func (s *signIn) readProfile(ctx context.Context) (Profile, error) {
 	me, err := s.me(ctx)
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *signIn) readProfile(ctx context.Context) (Profile, error) {
 	return s.copied(ctx, me)
 }
 
-// copied returns a profile with the fields that the row copies from an answer.
+// copied returns a profile with the fields that the provider's row names, copied from the answer me.
 func (s *signIn) copied(ctx context.Context, me jsonObject) (Profile, error) {
 	d := Profile{Subject: me.idAt(s.sub), Data: map[string]any{"iss": s.apiURL()}}
 	for names, path := range s.fields {
@@ -175,8 +175,8 @@ func (s *signIn) copied(ctx context.Context, me jsonObject) (Profile, error) {
 	return d, nil
 }
 
-// complete finishes every profile: it requires a subject, removes text that PostgreSQL refuses, and applies the
-// operator's DistrustEmail.
+// complete does what every profile needs: it requires a subject, removes text that PostgreSQL refuses, and applies the
+// operator's setting DISTRUST_EMAIL.
 func (p *Provider) complete(d *Profile) error {
 	d.Provider = p.name
 	if d.Subject == "" {

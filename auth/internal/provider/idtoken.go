@@ -12,19 +12,19 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// idToken is a verified ID token: signed by its issuer, not expired, and issued for us.
+// idToken is a verified ID token: its issuer has signed it, it has not expired, and it was issued for this client.
 type idToken struct {
 	*token.Foreign
 	claims jsonObject
 }
 
-// want has the requirements for the claims of an ID token.
+// want holds what an ID token's claims must match.
 type want struct {
-	audiences []string // one of them
-	single    bool     // with several audiences, azp must be our client id
+	audiences []string // aud must have one of them
+	single    bool     // if there are several audiences, azp must be our client ID
 	nonce     string   // "": not compared
 	demanded  bool     // a token without a nonce is refused too
-	access    string   // the access token of the same answer; compared if the token has at_hash
+	access    string   // the access token in the same answer; compared if the token has at_hash
 }
 
 // The reasons why a token with a valid signature is refused.
@@ -35,7 +35,7 @@ var (
 	errHash     = errors.New("the ID token belongs to another access token")
 )
 
-// verify parses and checks an ID token.
+// verify parses an ID token, and checks that the issuer t has signed it and that its claims match w.
 func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*idToken, error) {
 	id, err := p.issuers.verified(ctx, t, text)
 	if err != nil {
@@ -62,9 +62,10 @@ func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*i
 	return &idToken{id, claims}, nil
 }
 
-// repeated reports whether a token's nonce is the one that was sent. Tokens of built-in providers may have no nonce:
-// PKCE binds the code to the browser's sign-in, or the provider does not support nonces. A nonce is required of custom
-// providers by OpenID Connect Core 1.0, section 3.1.3.7, and of Apple if the claim nonce_supported is true.
+// repeated reports whether a token's nonce is the one that was sent to the provider. Tokens of built-in providers may
+// have no nonce: PKCE binds the code to the browser's sign-in, or the provider does not support nonces. A nonce is
+// required of custom providers (OpenID Connect Core 1.0, section 3.1.3.7), and of Apple if the claim nonce_supported is
+// true.
 func (w want) repeated(nonce string, claims jsonObject) bool {
 	if w.nonce == "" || nonce == w.nonce {
 		return true
@@ -72,12 +73,12 @@ func (w want) repeated(nonce string, claims jsonObject) bool {
 	return nonce == "" && !w.demanded && !claims.isTrueOrText("nonce_supported")
 }
 
-// trust returns the issuer of the provider's ID tokens. The zero trust accepts no token.
+// trust returns the trust in the issuer of the provider's ID tokens.
 func (p *Provider) trust() trust {
 	if p.trusts != nil {
 		return p.trusts(p)
 	}
-	if p.client.URL != "" { // the operator's base URL is the only issuer
+	if p.client.URL != "" { // the issuer below the operator's base URL is the only one
 		return trust{issuer: p.resolve(p.row.issuer)}
 	}
 	return trust{issuer: p.row.issuer, also: p.also}
@@ -109,9 +110,9 @@ func (p *Provider) idData(id *idToken) Profile {
 	return d
 }
 
-// fingerprint returns a hash that identifies an ID token: of its jti or, without one, of the signed text. The signature
-// is not used, since anyone can derive a second valid ECDSA signature (r and n-s) from the first. The nonce is not
-// used, since an application may send the same nonce at all sign-ins.
+// fingerprint returns a hash that identifies an ID token: a hash of its jti or, without one, of the signed text. It
+// does not include the signature, since anyone can derive a second valid ECDSA signature (r and n-s) from the first.
+// Nor does it use the nonce, since an application may send the same nonce with all sign-ins.
 func fingerprint(id *idToken) []byte {
 	h := sha256.New()
 	kind, part := "signed", id.Input()
@@ -122,11 +123,13 @@ func fingerprint(id *idToken) []byte {
 	return h.Sum(nil)
 }
 
-// standard are the claims of OpenID Connect Core 1.0, section 5.1, that are stored in identities under the same names.
+// standard are the claims of OpenID Connect Core 1.0, section 5.1, that are stored in an identity's data under the same
+// names.
 var standard = strings.Fields(`name family_name given_name middle_name nickname preferred_username profile picture website
 	gender birthdate zoneinfo locale updated_at`)
 
-// standardClaims copies the standard claims, and aud, iat and exp as for native tokens.
+// standardClaims copies the standard claims of a token into a profile, and aud, iat and exp, which native tokens also
+// give.
 func standardClaims(_ *Provider, t *idToken, d *Profile) {
 	for _, name := range append([]string{"aud", "iat", "exp"}, standard...) {
 		d.set(name, t.claims.lookup(name))
@@ -136,11 +139,11 @@ func standardClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), t.claims.isTrue("email_verified"), true)
 }
 
-// protocol are claims about the token, not about its subject.
+// protocol are claims about the token itself, and addresses, which are not stored as custom claims.
 var protocol = strings.Fields(`iss sub aud exp iat nbf jti azp nonce auth_time acr amr at_hash c_hash s_hash sid typ
 	email email_verified phone_number phone_number_verified`)
 
-// customClaims stores further claims of a custom provider, such as roles and groups, in custom_claims.
+// customClaims stores the other claims of a custom provider's token, such as roles and groups, in custom_claims.
 func customClaims(p *Provider, t *idToken, d *Profile) {
 	standardClaims(p, t, d)
 	for name, value := range t.claims {
@@ -150,8 +153,8 @@ func customClaims(p *Provider, t *idToken, d *Profile) {
 	}
 }
 
-// customProfile returns the profile from the ID token. If that has no address, it also queries the provider's profile
-// endpoint.
+// customProfile returns the profile from the ID token of a custom provider. If the token has no address, it also calls
+// the provider's profile endpoint.
 func customProfile(ctx context.Context, s *signIn) (Profile, error) {
 	d, err := fromIDToken(ctx, s)
 	if err != nil || len(d.Emails) > 0 {

@@ -16,8 +16,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// IDTokenRequest is a sign-in with an ID token that an application got by itself. ClientID and Issuer name the provider
-// if Provider is empty.
+// IDTokenRequest is a sign-in with an ID token that an application got from a provider by itself. If Provider is empty,
+// ClientID and Issuer name the provider.
 type IDTokenRequest struct {
 	IDToken     string `json:"id_token"`
 	Provider    string `json:"provider"`
@@ -27,18 +27,19 @@ type IDTokenRequest struct {
 	Issuer      string `json:"issuer"`
 }
 
-// Accepted identifies an accepted token until it expires, so that the caller can refuse it the second time.
+// Accepted identifies an accepted ID token until the token expires, so that the caller can refuse it if it is used
+// again.
 type Accepted struct {
-	Key   []byte // a hash of issuer and jti, or of the signed text
+	Key   []byte // hash of issuer and jti or, without a jti, of the signed text
 	Until time.Time
 }
 
-// native are the providers of the eighteen whose ID tokens are accepted; those of custom providers are accepted too.
+// native are the built-in providers whose ID tokens are accepted. ID tokens of custom providers are accepted too.
 var native = []string{"apple", "google", "azure", "facebook", "keycloak", "snapchat"}
 
 // IDToken verifies a native ID token. The settings decide which issuers are accepted; the request only chooses among
-// them. Errors are *OAuthError and *Error whose texts are the answer's; an issuer that can't be reached is *Error with
-// status 500.
+// them. Errors are of type *OAuthError or *Error, with texts for the answer. If an issuer cannot be reached, the error
+// is an *Error with status 500.
 func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted, error) {
 	if r.IDToken == "" {
 		return refuseToken("id_token required", nil)
@@ -76,7 +77,8 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	case err != nil:
 		return refuseToken("Bad ID token", err)
 	}
-	if !p.client.SkipNonceCheck && p.id != "facebook" { // an app of Facebook chooses the nonce, and does not hash it
+	// An application of Facebook chooses the nonce and does not hash it.
+	if !p.client.SkipNonceCheck && p.id != "facebook" {
 		if err := checkNonce(id.Nonce, r.Nonce); err != nil {
 			return Profile{}, nil, err
 		}
@@ -96,7 +98,7 @@ func invalid(message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Code: "validation_failed", Message: message}
 }
 
-// audiencesOf returns the audiences of a refused token, whose signature was verified.
+// audiencesOf returns the audiences of a token that was refused although its signature is valid.
 func audiencesOf(text string) []string {
 	t, err := token.ParseForeign(text)
 	if err != nil {
@@ -105,8 +107,8 @@ func audiencesOf(text string) []string {
 	return t.Audience[:min(len(t.Audience), 10)]
 }
 
-// checkNonce compares the token's nonce with the hash of the given one: the application sends the provider the hash of
-// its nonce, and us the nonce.
+// checkNonce compares the nonce in the token with the hash of the nonce in the request: the application sends the
+// provider the hash of its nonce, and this daemon the nonce itself.
 func checkNonce(inToken, given string) error {
 	if (inToken == "") != (given == "") {
 		return &OAuthError{Code: "invalid request",
@@ -119,7 +121,7 @@ func checkNonce(inToken, given string) error {
 	return nil
 }
 
-// nativeProvider returns the provider that a request names, by name or issuer, even if it is off.
+// nativeProvider returns the provider that a request names, by its name or its issuer, even if the provider is off.
 func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	name, custom := plainName(r.Provider)
 	for _, p := range s.own {
@@ -133,7 +135,7 @@ func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	return nil
 }
 
-// isIssuer reports whether an issuer's name means this provider. A disabled keycloak has no issuer.
+// isIssuer reports whether name is an issuer of this provider. A Keycloak that is switched off has no issuer.
 func (p *Provider) isIssuer(name string) bool {
 	switch {
 	case name == "":
@@ -146,8 +148,8 @@ func (p *Provider) isIssuer(name string) bool {
 	return p.trust().accepts(name)
 }
 
-// nativeTrust returns the issuer that a token must have, and its name for the answer. Apple and Azure have several
-// issuers: the token names one of those that the settings allow.
+// nativeTrust returns the trust in the issuer that a token must have, and the issuer's name for the answer. Apple and
+// Azure have several issuers: the token names one of those that the settings allow.
 func (p *Provider) nativeTrust(r IDTokenRequest) (trust, string, error) {
 	t := p.trust()
 	label := map[string]string{"apple": "Apple", "azure": "Azure"}[p.id]

@@ -14,11 +14,11 @@ import (
 
 const (
 	maxSubject = 1024
-	maxDepth   = 32 // of stored parts of an answer
+	maxDepth   = 32 // of values that are stored
 )
 
-// jsonObject is a JSON object that a provider answered; numbers are json.Number. A member that is missing or of an
-// unexpected kind reads as empty, never as a panic.
+// jsonObject is a JSON object in a provider's answer; its numbers are json.Number. A member that is missing or has an
+// unexpected type reads as empty and never causes a panic.
 type jsonObject map[string]any
 
 var errNoObject = errors.New("the answer is no JSON object")
@@ -27,7 +27,7 @@ func decode(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	if err := d.Decode(into); err != nil || string(bytes.TrimSpace(body)) == "null" {
-		return errNoObject // the decoder's error quotes the answer
+		return errNoObject // the decoder's error would quote the answer
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return errNoObject
@@ -41,8 +41,8 @@ func decodeObject(body []byte) (jsonObject, error) {
 	return o, err
 }
 
-// lookup returns the value at a path of names, separated by dots; a number is an index into an array. It returns nil if
-// there is no such value.
+// lookup returns the value at a path of member names, separated by dots; a number is an index into an array. It returns
+// nil if there is no such value.
 func (o jsonObject) lookup(path string) any {
 	var v any = map[string]any(o)
 	for name := range strings.SplitSeq(path, ".") {
@@ -67,29 +67,29 @@ func (o jsonObject) textAt(path string) string {
 	return s
 }
 
-// isTrue reports whether the value is the JSON true.
+// isTrue reports whether the value at path is the JSON true.
 func (o jsonObject) isTrue(path string) bool { return o.lookup(path) == true }
 
-// isTrueOrText is isTrue, but accepts the text "true" too, for providers that write flags as text.
+// isTrueOrText is isTrue, but also accepts the text "true", for providers that write flags as text.
 func (o jsonObject) isTrueOrText(path string) bool {
 	v := o.lookup(path)
 	return v == true || v == "true"
 }
 
-// idAt returns a string, or the digits of a whole number.
+// idAt returns the string at path, or the digits of the whole number there.
 func (o jsonObject) idAt(path string) string {
 	switch v := o.lookup(path).(type) {
 	case string:
 		return v
 	case json.Number:
-		if strings.Trim(v.String(), "0123456789") == "" { // one spelling for each number
+		if strings.Trim(v.String(), "0123456789") == "" { // so that each number has only one spelling
 			return v.String()
 		}
 	}
 	return ""
 }
 
-// eachObject calls f with every object of an array.
+// eachObject calls f with every object in the array at path.
 func (o jsonObject) eachObject(path string, f func(jsonObject)) {
 	list, _ := o.lookup(path).([]any)
 	for _, v := range list {
@@ -99,7 +99,7 @@ func (o jsonObject) eachObject(path string, f func(jsonObject)) {
 	}
 }
 
-// set stores a value under each of the names, unless it is empty.
+// set stores v in d.Data under each of the names, which are separated by spaces, unless v is empty.
 func (d *Profile) set(names string, v any) {
 	if v = boundedValue(v, 0); v == nil {
 		return
@@ -124,7 +124,7 @@ func (d *Profile) setCustom(name string, v any) {
 	custom[noNUL(name)] = v
 }
 
-// addEmail adds an address, unless the text cannot be an address.
+// addEmail adds an address to the profile, unless text cannot be an address.
 func (d *Profile) addEmail(text string, verified, primary bool) {
 	a, err := address.Email(text)
 	if err != nil {
@@ -134,8 +134,8 @@ func (d *Profile) addEmail(text string, verified, primary bool) {
 	d.Emails = append(d.Emails, Email{Address: a, Verified: verified, Primary: primary})
 }
 
-// boundedValue returns a value in storable form: without NUL, which jsonb refuses; nil for null, "" and values that are
-// nested too deeply.
+// boundedValue returns v in a form that can be stored: without U+0000, which PostgreSQL's jsonb refuses. It returns nil
+// for null, for "" and for values that are nested too deeply.
 func boundedValue(v any, depth int) any {
 	if depth > maxDepth {
 		return nil

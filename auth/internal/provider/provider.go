@@ -1,12 +1,12 @@
 // Package provider speaks the protocols of external identity providers: OAuth 2.0, OpenID Connect and Twitter's OAuth
-// 1.0a for sign-ins in a browser, and ID tokens that an application got by itself. table.go has a row for each of the
-// eighteen (docs/providers.md#providers); what a row cannot express is in quirks.go, azure.go and twitter.go. Further
-// OpenID Connect providers need only settings.
+// 1.0a for sign-ins in a browser, and ID tokens that an application got by itself (native ID tokens). table.go has a
+// row for each of the eighteen built-in providers (docs/providers.md#providers); what a row cannot express is in
+// quirks.go, azure.go and twitter.go. Custom providers, which speak OpenID Connect, need only settings.
 //
-// It knows no accounts, no SQL and no HTTP server. A caller stores the result of Begin with the state, and passes the
-// callback's parameters to Finish, which returns the user's profile. The package decides which addresses a provider has
-// verified (Email.Verified), the caller what follows from that. All calls go through package outbound. Errors contain
-// no secret, code or token.
+// The package knows no accounts, no SQL and no HTTP server. A caller stores the result of Begin with the state, and
+// passes the callback's parameters to Finish, which returns the user's profile. The package decides which addresses a
+// provider has verified (Email.Verified); the caller decides what follows from that. All calls go through package
+// outbound. Errors contain no secret, code or token.
 package provider
 
 import (
@@ -26,38 +26,38 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Email is an address from a provider: lower-cased, never empty.
+// Email is an e-mail address from a provider: in lower case, never empty.
 type Email struct {
 	Address           string
 	Verified, Primary bool
 }
 
-// Profile describes the user that signed in.
+// Profile describes the user who signed in, as the provider does.
 type Profile struct {
 	Provider string // as stored with the identity
 	Subject  string // never empty
 	Emails   []Email
-	// BadEmail: the provider returned a text that is not an address and is not in Emails.
+	// BadEmail is set if the provider returned a text that is not an address, and is not in Emails.
 	BadEmail bool
-	// Data is the identity's data, without email, email_verified and phone_verified: iss, sub, provider_id, name,
-	// full_name and the like. Empty fields are left out; custom_claims is an object. Fit for JSON and PostgreSQL's
-	// jsonb.
+	// Data is the data of the identity, without email, email_verified and phone_verified: iss, sub, provider_id, name,
+	// full_name and the like. Empty fields are left out; custom_claims is an object. Every value can be stored as
+	// PostgreSQL's jsonb.
 	Data map[string]any
-	// Token and RefreshToken are the provider's tokens; "" if it gave none.
+	// Token and RefreshToken are the provider's tokens; "" if the provider gave none.
 	Token, RefreshToken string
 }
 
-// Set has all configured providers. It never changes; a reload makes another Set.
+// Set holds all configured providers. It never changes: a reload of the settings makes another Set.
 type Set struct {
 	byName map[string]*Provider // by every name that Lookup accepts
-	own    []*Provider          // the eighteen, then the custom ones by name
+	own    []*Provider          // the built-in providers, then the custom ones by name
 	iosApp string
 }
 
 // Provider is a configured provider.
 type Provider struct {
 	row
-	name    string // identities.provider
+	name    string // the operator's or the row's base URL; "" if the row has whole URLs
 	client  Client
 	base    string // the operator's or the row's base URL; "" if the row has whole URLs
 	domains []string
@@ -66,12 +66,12 @@ type Provider struct {
 	now     func() time.Time
 }
 
-// maxIdle is how long a connection may be idle and still be used. A server may close a connection that was idle for
-// longer just when a code is sent, which can be exchanged only once.
+// maxIdle is how long a connection may be idle before it is used again. A server may close a connection that was idle
+// for longer at the moment when a code is sent, and a code can be sent only once.
 const maxIdle = 2 * time.Second
 
-// New returns the set for settings that Check has accepted. A set keeps connections and caches; Close closes the
-// connections of a replaced set.
+// New returns the Set for settings that Check has accepted. A Set keeps connections and caches; Close closes the
+// connections of a Set that has been replaced.
 func New(s Settings) (*Set, error) {
 	for _, p := range s.Check() {
 		if !p.Warning {
@@ -104,14 +104,14 @@ func New(s Settings) (*Set, error) {
 	return set, nil
 }
 
-// Close closes idle connections.
+// Close closes the idle connections of the Set.
 func (s *Set) Close() {
 	if len(s.own) > 0 {
 		s.own[0].http.CloseIdle()
 	}
 }
 
-// Names returns the names of the enabled providers: of the eighteen, then of custom ones.
+// Names returns the names of the enabled providers: first the built-in ones, then the custom ones.
 func (s *Set) Names() (names []string) {
 	for _, p := range s.own {
 		if p.client.Enabled {
@@ -121,10 +121,12 @@ func (s *Set) Names() (names []string) {
 	return names
 }
 
-// Known returns the provider with a Profile's name, even if it signs in by native ID tokens only.
+// Known returns the provider with the name of a Profile, even if only native ID tokens can sign in with it; nil if
+// there is none.
 func (s *Set) Known(name string) *Provider { return s.byName[name] }
 
-// Lookup finds a provider for a sign-in in a browser, ignoring the case of the name. The error says why there is none.
+// Lookup returns the provider for a sign-in in a browser, ignoring the case of the name. The error says why there is
+// none.
 func (s *Set) Lookup(name string) (*Provider, error) {
 	unsupported := func(reason string) (*Provider, error) {
 		return nil, &Error{Status: http.StatusBadRequest, Code: "validation_failed",
@@ -149,8 +151,8 @@ func (s *Set) Lookup(name string) (*Provider, error) {
 	return p, nil
 }
 
-// plainName returns a name from a request in lower case. The replaced service and the client library's types name custom
-// providers custom:NAME: custom reports such a name, and plain is NAME as settings write it, with _ for - and :.
+// plainName returns a name from a request in lower case. supabase/auth and the client library name custom providers
+// custom:NAME. For such a name, custom is true, and plain is NAME as settings write it, with _ for - and :.
 func plainName(name string) (plain string, custom bool) {
 	plain, custom = strings.CutPrefix(strings.ToLower(name), "custom:")
 	if custom {
@@ -162,10 +164,10 @@ func plainName(name string) (plain string, custom bool) {
 // Name returns the name under which identities of the provider are stored.
 func (p *Provider) Name() string { return p.name }
 
-// String returns the name, without the secret.
+// String returns the name, so that the client secret is not printed.
 func (p *Provider) String() string { return p.name }
 
-// GoString is String, for %#v.
+// GoString returns the name for %#v, so that the client secret is not printed.
 func (p *Provider) GoString() string { return p.name }
 
 // Aliases returns further names by which the provider is found, and under which older identities with the same subjects
@@ -175,13 +177,15 @@ func (p *Provider) Aliases() []string { return p.aliases }
 // EmailOptional reports whether a user without any address may sign in.
 func (p *Provider) EmailOptional() bool { return p.client.EmailOptional }
 
-// FormPost reports whether the callback is a cross-site POST, with which browsers send only cookies with SameSite=None.
+// FormPost reports whether the callback is a POST from the provider's site. With such a POST, browsers send only
+// cookies with SameSite=None.
 func (p *Provider) FormPost() bool { return p.formPost }
 
-// clientID returns the first client ID; "" without any.
+// clientID returns the first client ID; "" if there is none.
 func (p *Provider) clientID() string { return cmp.Or(p.client.ClientIDs...) }
 
-// resolve returns a URL of the row. If the operator has set a base URL, that replaces scheme and host; the path stays.
+// resolve returns the URL for a reference in the provider's row. If the operator has set a base URL, it replaces scheme
+// and host; the path stays.
 func (p *Provider) resolve(ref string) string {
 	if strings.HasPrefix(ref, "/") {
 		return p.base + ref
@@ -191,12 +195,12 @@ func (p *Provider) resolve(ref string) string {
 	}
 	u, err := url.Parse(ref)
 	if err != nil {
-		return ref // a test checks the table's URLs
+		return ref // a test checks that the table's URLs are valid
 	}
 	return p.base + u.Path
 }
 
-// apiURL returns the base URL of profile calls.
+// apiURL returns the base URL of calls to the profile endpoint.
 func (p *Provider) apiURL() string {
 	if p.api == "" {
 		return p.base
@@ -212,7 +216,7 @@ type private struct {
 	Verifier string `json:"v,omitempty"` // PKCE, RFC 7636
 	Nonce    string `json:"n,omitempty"` // OpenID Connect
 	Token    string `json:"t,omitempty"` // OAuth 1.0a request token
-	Secret   string `json:"s,omitempty"` // and the token's secret
+	Secret   string `json:"s,omitempty"` // secret of the request token
 }
 
 func (s private) seal() []byte {
@@ -227,18 +231,18 @@ func openPrivate(text []byte) (s private, err error) {
 	return s, err
 }
 
-// randomText returns 32 random bytes in base64url: 43 characters, the minimum of RFC 7636 section 4.1.
+// randomText returns 32 random bytes in base64url: 43 characters, the minimum of RFC 7636, section 4.1.
 func randomText() string {
 	var b [32]byte
 	rand.Read(b[:])
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// endpoints are the URLs of a sign-in in a browser, and the client for calls of the token endpoint.
+// endpoints are the URLs for a sign-in in a browser, and the HTTP client for calls to the token endpoint.
 type endpoints struct {
 	authorize, token string
 	client           *http.Client
-	document         *document // the document that has them; nil if the table has them
+	document         *document // the discovery document that has the URLs; nil if the table has them
 }
 
 func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
@@ -251,7 +255,7 @@ func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 		return endpoints{}, err
 	}
 	e := endpoints{d.authorize, d.token, d.client(p.http), d}
-	if p.row.authorize != "" && e.authorize == "" { // the paths of apple and google are known
+	if p.row.authorize != "" && e.authorize == "" { // the paths of Apple and Google are known
 		e.authorize = p.resolve(p.row.authorize)
 	}
 	if p.row.token != "" && e.token == "" {
@@ -263,7 +267,7 @@ func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 	return e, nil
 }
 
-// discovers reports whether the endpoints come from a discovery document, and not from the table.
+// discovers reports whether the endpoints come from a discovery document instead of the table.
 func (p *Provider) discovers() bool {
 	return p.row.authorize == "" || p.discovered && p.client.URL != ""
 }

@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// appleFormFields repeats the credentials in the form, as clients of Apple's endpoint have always done. The secret is a
-// JWT that the operator has made.
+// appleFormFields repeats the client secret in the form of the code exchange, as clients of Apple's endpoint have
+// always done. The secret is a JWT that the operator has made.
 func appleFormFields(p *Provider) map[string]string {
 	return map[string]string{"secret": p.client.Secret}
 }
@@ -28,7 +28,8 @@ func appleProfile(ctx context.Context, s *signIn) (Profile, error) {
 	return d, appleName(s.callback.Get("user"), &d)
 }
 
-// appleClaims reads the claims of Apple, which gives only verified addresses. is_private_email may be a text.
+// appleClaims reads the claims of Apple's ID tokens, which have only verified addresses. is_private_email may be a
+// string.
 func appleClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), true, true)
 	if t.claims.lookup("is_private_email") != nil {
@@ -38,8 +39,8 @@ func appleClaims(_ *Provider, t *idToken, d *Profile) {
 	d.setCustom("transfer_sub", t.claims.lookup("transfer_sub"))
 }
 
-// appleName reads the name from the form field user, which is sent only at the first consent. It does not read the
-// address there, since any client can write the field.
+// appleName reads the name from the form field user, which Apple sends only at the first consent. It does not read the
+// address in the field, since any client can write the field.
 func appleName(user string, d *Profile) error {
 	if user == "" {
 		return nil
@@ -53,7 +54,7 @@ func appleName(user string, d *Profile) error {
 }
 
 func bitbucketMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error {
-	d.set("picture avatar_url", me.textAt("avatar.href")) // the place in older versions of the API
+	d.set("picture avatar_url", me.textAt("avatar.href")) // where older versions of the API have it
 	var list jsonObject
 	if err := s.call(ctx, "/user/emails", "", &list); err != nil {
 		return err
@@ -64,8 +65,8 @@ func bitbucketMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) er
 	return nil
 }
 
-// discordMore sets the name, with its former four digits, and the picture. Accounts without digits have the
-// discriminator "0" or none.
+// discordMore sets the name, with the four digits that names used to have, and the picture. For an account without
+// digits, the discriminator is "0" or missing.
 func discordMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
 	id, digits := me.idAt("id"), me.idAt("discriminator")
 	if name := me.textAt("username"); name != "" {
@@ -83,14 +84,15 @@ func discordMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error 
 	n, err := strconv.ParseUint(digits, 10, 16)
 	which := n % 5
 	if err != nil || n == 0 {
-		snowflake, _ := strconv.ParseUint(id, 10, 64) // 0 on failure, which has a picture too
+		snowflake, _ := strconv.ParseUint(id, 10, 64) // 0 if it cannot be parsed; there is a picture for 0 too
 		which = (snowflake >> 22) % 6
 	}
 	d.set("picture avatar_url", cdn+"embed/avatars/"+strconv.FormatUint(which, 10)+".png")
 	return nil
 }
 
-// facebookProof adds the proof that we know the secret of the app for which the access token was issued.
+// facebookProof adds the proof that this daemon knows the secret of the application that the access token was issued
+// for.
 func facebookProof(s *signIn, query map[string]string, _ http.Header) {
 	mac := hmac.New(sha256.New, []byte(s.client.Secret))
 	mac.Write([]byte(s.token.AccessToken))
@@ -102,20 +104,20 @@ func facebookMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) err
 	return issuedByCall(ctx, s, me, d)
 }
 
-// issuedByCall sets iss to the URL of the profile call.
+// issuedByCall sets iss to the URL of the profile endpoint.
 func issuedByCall(_ context.Context, s *signIn, _ jsonObject, d *Profile) error {
 	d.set("iss", s.apiURL()+s.row.profile)
 	return nil
 }
 
-// facebookClaims reads the claims of Limited Login, whose ID tokens are issued to mobile apps.
+// facebookClaims reads the claims of Limited Login, whose ID tokens are issued to mobile applications.
 func facebookClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), true, true)
 	d.set("name full_name", t.claims.lookup("name"))
 	d.set("picture avatar_url", t.claims.lookup("picture"))
 }
 
-// githubMore reads the addresses. The profile's address is only the one that the user shows to the public.
+// githubMore reads the user's addresses. The address in the profile is only the one that the user shows to the public.
 func githubMore(ctx context.Context, s *signIn, _ jsonObject, d *Profile) error {
 	var list []jsonObject
 	if err := s.call(ctx, "/user/emails", "", &list); err != nil {
@@ -127,8 +129,8 @@ func githubMore(ctx context.Context, s *signIn, _ jsonObject, d *Profile) error 
 	return nil
 }
 
-// gitlabMore reads the addresses. The profile's address is verified if the account is confirmed; for other addresses
-// this is unknown.
+// gitlabMore reads the user's addresses. The address in the profile is verified if the account is confirmed; whether
+// the others are is unknown.
 func gitlabMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error {
 	d.set("iss", s.base)
 	var list []jsonObject
@@ -142,7 +144,7 @@ func gitlabMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error
 	return nil
 }
 
-// fromIDTokenOrCall returns the profile from the ID token or, without one, from the profile call.
+// fromIDTokenOrCall returns the profile from the ID token or, if there is none, from the profile endpoint.
 func fromIDTokenOrCall(ctx context.Context, s *signIn) (Profile, error) {
 	if s.idToken() == "" {
 		return s.readProfile(ctx)
@@ -157,10 +159,10 @@ func googleClaims(_ *Provider, t *idToken, d *Profile) {
 	d.setCustom("hd", t.claims.lookup("hd"))
 }
 
-// keycloakTrust returns the issuer, which is the realm's URL.
+// keycloakTrust returns the trust in the realm's URL, which is the issuer of Keycloak's tokens.
 func keycloakTrust(p *Provider) trust { return trust{issuer: p.base} }
 
-// keycloakMore stores all further members of the profile, which a realm's administrator defines.
+// keycloakMore stores all further members of the profile, since a realm's administrator defines them.
 func keycloakMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 	d.set("iss", s.base)
 	for name, value := range me {
@@ -171,9 +173,9 @@ func keycloakMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error
 	return nil
 }
 
-// slackMore reads Slack's profile, two members of which have URLs as names. The answers to older applications have no
-// flag for the address, which then counts as verified only in the legacy mode. With OpenID Connect, sub replaces a
-// missing user_id.
+// slackMore reads Slack's profile, two members of which have URLs as names. Answers to older Slack applications have no
+// flag that says whether the address is verified; it then counts as verified only in the legacy mode. With OpenID
+// Connect, sub replaces a missing user_id.
 func slackMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 	if me.lookup("ok") == false {
 		return errors.New("the profile call says that it is not ok")
@@ -206,11 +208,11 @@ func snapchatClaims(p *Provider, t *idToken, d *Profile) {
 	}
 }
 
-// spotifyMore sets the picture: the largest one, or the first of equally large ones.
+// spotifyMore sets the picture: the largest one or, among equally large ones, the first.
 func spotifyMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
 	side := func(v any) int64 {
 		n, _ := v.(json.Number)
-		i, _ := n.Int64() // null if Spotify does not know it
+		i, _ := n.Int64() // 0 if Spotify gives null, because it does not know the size
 		return i
 	}
 	largest, found := int64(-1), ""
@@ -223,13 +225,13 @@ func spotifyMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error 
 	return nil
 }
 
-// twitchProof adds the application's id, which Twitch's API requires besides the access token.
+// twitchProof adds the application's client ID, which Twitch's API requires in addition to the access token.
 func twitchProof(s *signIn, _ map[string]string, header http.Header) {
 	header.Set("Client-Id", s.clientID())
 }
 
-// workosBegin requires one of three parameters, which chooses a connection at WorkOS. Since our own parameter is named
-// provider, the caller writes workos_provider.
+// workosBegin requires one of three parameters, which choose a connection at WorkOS. One of them is named provider at
+// WorkOS; since that is a parameter of this daemon too, the application writes workos_provider.
 func workosBegin(params map[string]string) error {
 	if v, ok := params["workos_provider"]; ok {
 		delete(params, "workos_provider")
@@ -242,7 +244,7 @@ func workosBegin(params map[string]string) error {
 	return nil
 }
 
-// workosProfile returns the profile from the token endpoint's answer.
+// workosProfile returns the profile that the token endpoint's answer contains.
 func workosProfile(ctx context.Context, s *signIn) (Profile, error) {
 	me, ok := s.token.Extra("profile").(map[string]any)
 	if !ok {
@@ -256,14 +258,14 @@ func workosMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
 	return nil
 }
 
-// linkedinUserinfo reads the profile endpoint's answer, whose members are the claims of the ID token.
+// linkedinUserinfo reads the profile endpoint's answer, which has the claims of the ID token.
 func linkedinUserinfo(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 	d.set("iss", s.trust().issuer)
 	linkedinClaims(s.Provider, &idToken{claims: me}, d)
 	return nil
 }
 
-// linkedinClaims reads LinkedIn's claims, in which the flag of the address is a text.
+// linkedinClaims reads LinkedIn's claims. The flag that says whether the address is verified may be a string.
 func linkedinClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), t.claims.isTrueOrText("email_verified"), true)
 	name := t.claims.textAt("name")
@@ -277,8 +279,8 @@ func linkedinClaims(_ *Provider, t *idToken, d *Profile) {
 	d.set("picture avatar_url", t.claims.lookup("picture"))
 }
 
-// linkedinMore reads the profile of the legacy mode: names in the member's preferred language, and the address by a
-// further call. Missing values are empty.
+// linkedinMore reads the profile in the legacy mode: names in the member's preferred language, and the address by
+// another call. Missing values are empty.
 func linkedinMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error {
 	local := func(name string) string {
 		key := me.textAt(name+".preferredLocale.language") + "_" + me.textAt(name+".preferredLocale.country")

@@ -16,30 +16,30 @@ import (
 	"gatehouse/shared/httpx"
 )
 
-// Settings are the settings of providers. Zero values are the defaults. Fields without a tag are computed from other
-// settings.
+// Settings are the settings of external providers. A zero value stands for the default. Fields without an env tag are
+// computed from other settings.
 type Settings struct {
-	Clients map[string]Client // of the eighteen, by Names; AUTH_EXTERNAL_<P>_*
-	// OIDC are the custom OpenID Connect providers by lower-case name; AUTH_EXTERNAL_OIDC_<NAME>_*.
+	Clients map[string]Client // of built-in providers, by their name in Names; AUTH_EXTERNAL_<P>_*
+	// OIDC holds the custom OpenID Connect providers by lower-case name; AUTH_EXTERNAL_OIDC_<NAME>_*.
 	OIDC map[string]Client
 
-	// A further audience of native ID tokens of Apple: the application's bundle id.
+	// A further audience that native ID tokens of Apple may have: the application's bundle ID.
 	IOSBundleID string `env:"AUTH_EXTERNAL_IOS_BUNDLE_ID" table:"External"`
-	// Mail domains of the one tenant that AUTH_EXTERNAL_AZURE_URL names, whose addresses count as verified
-	// without the claim xms_edov.
+	// Mail domains of the single tenant that AUTH_EXTERNAL_AZURE_URL names. Addresses in them count as verified without
+	// the claim xms_edov.
 	AzureVerifiedDomains []string `env:"AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS" table:"External"`
 	// How long a provider's discovery document is cached.
 	DiscoveryTTL time.
 			Duration `env:"AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL" envDefault:"1h" min:"1s" table:"External"` // 0: 1 h
-	// Time for one call of a provider or an SMS gateway.
+	// Time limit of one call to a provider or an SMS gateway.
 	Timeout time.Duration `env:"AUTH_INTERNAL_HTTP_TIMEOUT" envDefault:"10s" min:"1ms" table:"External"` // 0: 10 s
-	// URLs of providers, SMS gateways and captchas may begin with http:// for other hosts than this one.
+	// URLs of providers, SMS gateways and captchas may begin with http:// even if they lead to another host.
 	AllowInsecure bool `env:"AUTH_EXTERNAL_ALLOW_INSECURE_URLS" envDefault:"false" table:"External"`
 
-	Log   *slog.Logger   // nil: discarded
-	Watch outbound.Watch // of each call; nil: off
+	Log   *slog.Logger   // nil: log lines are discarded
+	Watch outbound.Watch // called for each call to a provider; nil: off
 
-	// For tests; nil: the real functions.
+	// For tests; nil stands for the real functions.
 	Now    func() time.Time
 	Public func(netip.Addr) bool // of package outbound
 }
@@ -48,15 +48,16 @@ type Settings struct {
 type Client struct {
 	// Sign-in with this provider.
 	Enabled bool `env:"ENABLED" envDefault:"false"`
-	// Required with ENABLED. Client ids: the first for browsers, each as an audience of native ID tokens.
+	// Required with ENABLED. Client IDs: sign-ins in a browser use the first; native ID tokens may have any of them as
+	// audience.
 	ClientIDs []string `env:"CLIENT_ID"`
 	// Required with ENABLED.
 	Secret string `env:"SECRET" secret:"true"`
-	// Required with ENABLED. Where the provider sends browsers back to: /callback below API_EXTERNAL_URL.
+	// Required with ENABLED. URL to which the provider sends browsers back: /callback below API_EXTERNAL_URL.
 	RedirectURI string `env:"REDIRECT_URI"`
-	// Base URL in the place of the provider's own; keycloak: required, the realm's.
+	// Base URL instead of the provider's own. Required for keycloak: the URL of the realm.
 	URL string `env:"URL"`
-	// Users without an address at the provider may sign in too.
+	// Users whose provider gives no e-mail address may sign in too.
 	EmailOptional bool `env:"EMAIL_OPTIONAL" envDefault:"false"`
 	// Native ID tokens need no nonce.
 	SkipNonceCheck bool `env:"SKIP_NONCE_CHECK" envDefault:"false"`
@@ -64,24 +65,24 @@ type Client struct {
 	IDTokenOnly bool `env:"ID_TOKEN_ONLY" envDefault:"false"`
 	// No address of this provider counts as verified.
 	DistrustEmail bool   `env:"DISTRUST_EMAIL" envDefault:"false"`
-	Mode          string // linkedin and slack: oidc (default), legacy
+	Mode          string // of LinkedIn and Slack: oidc (default) or legacy
 
 	// For custom providers only. Their Enabled is AUTH_EXTERNAL_OIDC_<NAME>_ENABLED, which is true by default if ISSUER
 	// is set.
 	Issuer string
-	Scopes []string // instead of openid, email, profile
+	Scopes []string // replace openid, email and profile
 }
 
-// String keeps the secret from being printed.
+// String returns the client IDs, so that the secret is not printed.
 func (c Client) String() string { return "client " + strings.Join(c.ClientIDs, ",") }
 
-// GoString is String, for %#v.
+// GoString is String for %#v, so that the secret is not printed.
 func (c Client) GoString() string { return c.String() }
 
-// LogValue is String, for loggers.
+// LogValue is String for loggers, so that the secret is not logged.
 func (c Client) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// Problem is a wrong or questionable setting. Text is to follow the name of the variable.
+// Problem is a wrong or questionable setting. Text continues a sentence that begins with the name of the variable.
 type Problem struct {
 	Name, Text string
 	Warning    bool
@@ -101,10 +102,10 @@ func (s Settings) withDefaults() Settings {
 	return s
 }
 
-// customName matches a custom provider's name, which is in upper case in variables.
+// customName matches the name of a custom provider. Names of variables have it in upper case.
 var customName = lazily(`^[a-z][a-z0-9_]{0,31}$`)
 
-// Check returns all errors together. The settings of a provider that is off are not checked.
+// Check returns all errors and warnings together. The settings of a provider that is off are not checked.
 func (s Settings) Check() (found []Problem) {
 	wrong := func(name, format string, args ...any) {
 		found = append(found, Problem{Name: name, Text: fmt.Sprintf(format, args...)})
@@ -157,7 +158,7 @@ func (s Settings) Check() (found []Problem) {
 	return found
 }
 
-// checkCustom checks a custom provider.
+// checkCustom checks the settings of the custom provider name.
 func (s Settings) checkCustom(name string, wrong, warn func(name, format string, args ...any)) {
 	c, issuer := s.OIDC[name], "AUTH_EXTERNAL_OIDC_"+strings.ToUpper(name)+"_ISSUER"
 	if !customName().MatchString(name) {
@@ -173,7 +174,7 @@ func (s Settings) checkCustom(name string, wrong, warn func(name, format string,
 	c.checkClient(strings.TrimSuffix(issuer, "ISSUER"), wrong)
 }
 
-// taken reports whether a custom provider's name has another meaning in identities.
+// taken reports whether a custom provider cannot have this name, because it has another meaning in identities.
 func taken(name string) bool {
 	if slices.Contains([]string{"email", "phone", "anonymous", "sso", "web3", "provider"}, name) {
 		return true
@@ -201,7 +202,8 @@ func (c Client) checkClient(prefix string, wrong func(name, format string, args 
 	}
 }
 
-// checkURL checks that a URL is absolute, has only scheme, host and path, and is https unless it leads to this machine.
+// checkURL checks that a URL is absolute, has only a scheme, host and path, and is https unless it leads to this
+// machine.
 func (s Settings) checkURL(name, text string, wrong, warn func(name, format string, args ...any)) {
 	u, err := url.Parse(text)
 	switch {
@@ -218,7 +220,8 @@ func (s Settings) checkURL(name, text string, wrong, warn func(name, format stri
 	}
 }
 
-// checkAzure refuses verified domains without a single tenant, since only within a tenant a domain has one owner.
+// checkAzure refuses verified domains if several tenants may sign in: only within one tenant does a domain have one
+// owner.
 func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format string, args ...any)) {
 	tenant, _ := strings.CutPrefix(strings.TrimSuffix(c.URL, "/"), azureHost)
 	many := slices.Contains([]string{"", "common", "organizations", "consumers"}, tenant)
@@ -228,7 +231,8 @@ func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format st
 	}
 }
 
-// checkApple warns if the secret is not a JWT, or expires soon: with an expired one every sign-in in a browser fails.
+// checkApple warns if the client secret is not a JWT or expires soon: once it has expired, every sign-in in a browser
+// fails.
 func (s Settings) checkApple(prefix string, c Client, warn func(name, format string, args ...any)) {
 	t, err := token.ParseForeign(c.Secret)
 	if err != nil {
@@ -245,7 +249,7 @@ func (s Settings) checkApple(prefix string, c Client, warn func(name, format str
 	}
 }
 
-// Overrides returns lines for the log at the start, about providers whose base URL is not their own.
+// Overrides returns lines for the log at the start about enabled providers whose base URL the operator has replaced.
 func (s Settings) Overrides() (lines []string) {
 	for _, id := range Names() {
 		if c := s.Clients[id]; c.Enabled && c.URL != "" {

@@ -10,61 +10,67 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// row describes one provider: it has the data of docs/providers.md#providers, and more. Paths into answers are names
-// separated by dots.
+// row describes one provider: what docs/providers.md#providers shows, and more. Paths into a provider's answers are
+// member names separated by dots.
 type row struct {
 	id, mode string
 	aliases  []string
 
-	// Whole URLs, or paths below base. EXTERNAL_<P>_URL, if set, replaces their scheme and host; the paths stay.
+	// Whole URLs, or paths below base. If EXTERNAL_<P>_URL is set, it replaces their scheme and host; the paths stay.
 	base, authorize, token, api string
-	// apiAt is the path of the API below EXTERNAL_<P>_URL, if it differs from the path in api; "/": no path.
+	// apiAt is the path of the API below EXTERNAL_<P>_URL, if it differs from the path in api; "/" stands for no path.
 	apiAt string
-	// issuer is the issuer of ID tokens, including native ones; also has other spellings of it.
+	// issuer is the issuer of the provider's ID tokens, including native ones; also has other spellings of it.
 	issuer string
 	also   []string
-	// discovered: EXTERNAL_<P>_URL, if set, is an issuer, whose document names the endpoints.
+	// discovered means that EXTERNAL_<P>_URL, if it is set, is an issuer, whose discovery document names the endpoints.
 	discovered bool
 	oauth1     bool
 
-	scopes   []string
-	style    oauth2.AuthStyle // how we authenticate at the token endpoint; fixed, so that no code is sent twice
-	pkce     bool             // RFC 7636, S256, if the provider documents it for clients with a secret
-	nonce    bool             // OpenID Connect: sent, and compared with the ID token's
-	demanded bool             // an ID token without a nonce is refused too
-	noScopes bool             // the caller's scopes are not added
-	noParams bool             // the caller's other parameters are not passed on
-	formPost bool             // the callback is a POST (response_mode=form_post)
+	scopes []string
+	// How this daemon authenticates at the token endpoint; fixed, since a guess could send a code twice.
+	style oauth2.AuthStyle
+	// PKCE (RFC 7636, S256) is used, since the provider documents it for clients with a secret.
+	pkce     bool
+	nonce    bool // OpenID Connect: a nonce is sent, and compared with the ID token's
+	demanded bool // an ID token without a nonce is refused too
+	noScopes bool // scopes of the application are not added
+	noParams bool // other parameters of the application are not passed on
+	formPost bool // the callback is a POST (response_mode=form_post)
 
-	// profile is path and query of the (first) profile call below api; header has headers of this call.
+	// profile is the path and query of the first call to the profile endpoint, below api; header has headers of this
+	// call.
 	profile string
 	header  map[string]string
-	// sub, email and verified are paths in the call's answer. verified has the paths of the flags, one of which
-	// must be true, or is assumed or unproven.
+	// sub, email and verified are paths in the answer to this call. verified has the paths of flags, one of which must
+	// be true, or is assumed or unproven.
 	sub, email, verified string
-	fields               fields // of the identity's data
-	custom               fields // of custom_claims
+	fields               fields // fields of the identity's data
+	custom               fields // fields of custom_claims
 
-	begin func(params map[string]string) error // changes or requires parameters
-	// further fields of the code exchange
+	begin func(params map[string]string) error // changes or requires parameters of the sign-in page
+	// returns further fields of the code exchange
 	formFields func(p *Provider) map[string]string
-	// adds to the query and headers of the profile call
+	// adds to the query and headers of the call to the profile endpoint
 	proof func(s *signIn, query map[string]string, header http.Header)
-	more  func(ctx context.Context, s *signIn, me jsonObject, d *Profile) error // after the fields were copied
-	read  func(ctx context.Context, s *signIn) (Profile, error)                 // instead of call and fields
+	// Completes the profile after the fields were copied.
+	more func(ctx context.Context, s *signIn, me jsonObject, d *Profile) error
+	// Replaces the call and the copying of fields.
+	read  func(ctx context.Context, s *signIn) (Profile, error)
 	claim func(p *Provider, t *idToken,
 		d *Profile) // reads the claims of an ID token; nil: ID tokens are not accepted
-	trusts func(p *Provider) trust // the trusted issuer; nil: issuer
+	trusts func(p *Provider) trust // returns the trusted issuer; nil: issuer
 }
 
-// fields has the paths of values by the names under which they are stored; several names are separated by spaces.
+// fields maps names under which values are stored, separated by spaces if there are several, to the paths of the values
+// in an answer.
 type fields map[string]string
 
 const (
-	// assumed: the provider has no flag and is known to give only verified addresses. EXTERNAL_<P>_DISTRUST_EMAIL
-	// overrides this.
+	// assumed stands for a provider that has no such flag and is known to give only verified addresses.
+	// EXTERNAL_<P>_DISTRUST_EMAIL overrides this.
 	assumed = "(assumed)"
-	// unproven: the provider has not verified addresses.
+	// unproven stands for a provider that does not verify addresses.
 	unproven = "(unproven)"
 )
 
@@ -73,7 +79,7 @@ const (
 	form  = oauth2.AuthStyleInParams
 )
 
-// table has the eighteen, and the legacy mode of two of them.
+// table has a row for each built-in provider, and a second row for the two that have a legacy mode.
 var table = []row{
 	{
 		id: "apple", authorize: "https://appleid.apple.com/auth/authorize",
@@ -241,7 +247,7 @@ var table = []row{
 	},
 }
 
-// Names returns the names of the eighteen, in alphabetical order.
+// Names returns the names of the built-in providers, in alphabetical order.
 func Names() []string { return slices.Clone(names()) }
 
 var names = sync.OnceValue(func() (names []string) {
@@ -253,7 +259,7 @@ var names = sync.OnceValue(func() (names []string) {
 	return names
 })
 
-// Modes returns the values of AUTH_EXTERNAL_<P>_MODE of a provider that has several, the default first.
+// Modes returns the values that AUTH_EXTERNAL_<P>_MODE may have, the default first, if the provider has several modes.
 func Modes(id string) (modes []string) {
 	for _, r := range table {
 		switch {
@@ -277,7 +283,7 @@ func rowOf(id, mode string) row {
 	return found
 }
 
-// customRow returns the row of a custom provider: OpenID Connect with discovery.
+// customRow returns the row of a custom provider: OpenID Connect with a discovery document.
 func customRow(c Client) row {
 	scopes := c.Scopes
 	if len(scopes) == 0 {

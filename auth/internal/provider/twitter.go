@@ -21,7 +21,7 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// beginOAuth1 gets a request token. The state is part of the callback's URL.
+// beginOAuth1 gets a request token from Twitter. The state is part of the callback's URL.
 func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
 	back := p.client.RedirectURI + "?state=" + url.QueryEscape(r.State)
 	if strings.Contains(p.client.RedirectURI, "?") {
@@ -40,7 +40,7 @@ func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
 		nil
 }
 
-// finishOAuth1 accepts only the answer to the request token of this flow.
+// finishOAuth1 exchanges the callback for a profile. It accepts only the answer to the request token of this sign-in.
 func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept private) (Profile, error) {
 	if callback.Get("denied") != "" {
 		return Profile{}, &Error{Status: http.StatusForbidden, OAuth: "access_denied",
@@ -75,11 +75,11 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 	if err != nil {
 		return Profile{}, noProfile(err)
 	}
-	d.Token = c.token // without the token's secret
+	d.Token = c.token // the token's secret is not given to the application
 	return d, nil
 }
 
-// signedForm makes a signed call whose answer is a form with a token.
+// signedForm makes a signed call whose answer is a form with a token and its secret.
 func (p *Provider) signedForm(ctx context.Context, c credentials, ref string,
 	more map[string]string) (url.Values, error) {
 	body, err := p.signed(ctx, c, p.resolve(ref), more)
@@ -112,14 +112,14 @@ func (p *Provider) signed(ctx context.Context, c credentials, address string, mo
 	return body, err
 }
 
-// OAuth 1.0a (RFC 5849) with HMAC-SHA1, the only protocol of Twitter's older interface. Requests are GETs with the
-// protocol parameters in the Authorization header.
+// The rest of this file is OAuth 1.0a (RFC 5849) with HMAC-SHA1, the only protocol of Twitter's older API. Requests are
+// GETs with the protocol parameters in the Authorization header.
 
-// credentials sign a request: the client's and, if there is a token, the token's.
+// credentials sign a request: the client's key and secret and, if there is a token, the token and its secret.
 type credentials struct{ key, secret, token, tokenSecret string }
 
-// authorization returns the Authorization header of a request for a URL. The signature includes the URL's query. more
-// are further protocol parameters (oauth_callback, oauth_verifier).
+// authorization returns the Authorization header of a request. The signature includes the URL's query. more has further
+// protocol parameters (oauth_callback, oauth_verifier).
 func (c credentials) authorization(method string, u *url.URL, more map[string]string, nonce string,
 	now time.Time) string {
 	params := map[string]string{
@@ -143,14 +143,14 @@ func (c credentials) authorization(method string, u *url.URL, more map[string]st
 	return "OAuth " + strings.Join(header, ", ")
 }
 
-// sign returns the signature of RFC 5849 section 3.4.2.
+// sign returns the signature of a base string (RFC 5849, section 3.4.2).
 func (c credentials) sign(base string) string {
 	mac := hmac.New(sha1.New, []byte(escape(c.secret)+"&"+escape(c.tokenSecret)))
 	mac.Write([]byte(base))
 	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// baseString returns the text to sign: section 3.4.1.
+// baseString returns the text that is signed (RFC 5849, section 3.4.1).
 func baseString(method string, u *url.URL, params url.Values) string {
 	escaped := url.Values{}
 	for name, values := range params {
@@ -159,7 +159,7 @@ func baseString(method string, u *url.URL, params url.Values) string {
 		}
 		slices.Sort(escaped[escape(name)])
 	}
-	// Names and values are escaped twice, the signs between them once. Encode sorts by name.
+	// Names and values are escaped twice, the signs & and = between them once. Encode sorts by name.
 	text := strings.NewReplacer("&", "%26", "=", "%3D").Replace(escaped.Encode())
 	host := strings.ToLower(u.Host)
 	if u.Scheme == "http" {
@@ -171,5 +171,5 @@ func baseString(method string, u *url.URL, params url.Values) string {
 	return strings.ToUpper(method) + "&" + escape(strings.ToLower(u.Scheme)+"://"+host+path) + "&" + text
 }
 
-// escape returns the percent-encoding of section 3.6, in which a space is not a plus sign.
+// escape percent-encodes s as in RFC 5849, section 3.6: a space becomes %20 and not a plus sign.
 func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

@@ -41,19 +41,20 @@ func compileText(text string) (*regexp.Regexp, error) {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; c {
 		case '*':
-			if rest := strings.TrimLeft(text[i+1:], "*"); i+1+len(rest) == len(text) {
+			run := len(text[i:]) - len(strings.TrimLeft(text[i:], "*"))
+			if run == 1 {
 				b.WriteString(segment)
 			} else {
 				b.WriteString(anything)
-				i = len(text) - len(rest) - 1
 			}
+			i += run - 1
 		case '[':
-			n, class, err := class(text[i:])
+			n, expression, err := class(text[i:])
 			if err != nil {
 				return nil, err
 			}
 			i += n - 1
-			b.WriteString(class)
+			b.WriteString(expression)
 		case '{': // the list is split at commas, so a brace has only one alternative
 			braces++
 		case '}':

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxPattern is the longest pattern in bytes. It bounds the cost of a match: pattern length × target length.
@@ -37,6 +38,9 @@ func compile(text string) (r rule, err error) {
 	if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f }) {
 		return r, errors.New("contains a control character")
 	}
+	if !utf8.ValidString(text) {
+		return r, errors.New("is not UTF-8")
+	}
 	scheme, rest, ok := strings.Cut(text, ":")
 	if !ok || !schemeForm.MatchString(scheme) {
 		return r, errors.New("must begin with a scheme written out, such as https://")
@@ -44,14 +48,13 @@ func compile(text string) (r rule, err error) {
 	if strings.IndexByte(rest, '#') >= 0 {
 		return r, errors.New("contains a fragment, which is never compared")
 	}
-	t := target{scheme: scheme}
 	if _, why := parse(scheme + "://a"); why != good {
 		return r, errors.New(why.String())
 	}
 	r.scheme = scheme
 	authority, slashes := strings.CutPrefix(rest, "//")
 	if !slashes {
-		if t.special() {
+		if special(scheme) {
 			return r, errors.New("must have // and a host after the scheme")
 		}
 		if rest == "" || strings.Trim(rest, "*") == "" {
@@ -65,15 +68,15 @@ func compile(text string) (r rule, err error) {
 	if end := strings.IndexAny(authority, "/?"); end >= 0 {
 		authority, rest = authority[:end], authority[end:]
 	}
-	if err := r.compileAuthority(&t, authority, rest == ""); err != nil {
+	if err := r.compileAuthority(authority, rest == ""); err != nil {
 		return r, err
 	}
 	r.rest, err = compileText(rest)
 	return r, err
 }
 
-// compileAuthority compiles host and port; t has the scheme, end says that nothing follows.
-func (r *rule) compileAuthority(t *target, authority string, end bool) (err error) {
+// compileAuthority compiles host and port for the scheme of the rule; end says that nothing follows.
+func (r *rule) compileAuthority(authority string, end bool) (err error) {
 	host, port := authority, ""
 	if strings.HasPrefix(authority, "[") {
 		i := strings.IndexByte(authority, ']')
@@ -92,18 +95,18 @@ func (r *rule) compileAuthority(t *target, authority string, end bool) (err erro
 		if i := strings.IndexByte(authority, ':'); i >= 0 {
 			host, port = authority[:i], authority[i:]
 		}
-		if host == "" && (t.special() || port != "") {
+		if host == "" && (special(r.scheme) || port != "") {
 			return errors.New("has no host")
 		}
-		if host != "" && !t.plainHost(strings.ReplaceAll(host, "*", "a")) {
+		if host != "" && !plainHost(r.scheme, strings.ReplaceAll(host, "*", "a")) {
 			return errors.New("the host may hold letters, digits, dots, hyphens, * and **")
 		}
-		if t.special() {
+		if special(r.scheme) {
 			host = strings.ToLower(host)
 		}
 		r.literalHost = strings.IndexByte(host, '*') < 0
-		r.pattern = host
 	}
+	r.pattern = host
 	if r.host, err = stars(host, hostLabel, hostRun); err != nil {
 		return err
 	}
@@ -116,7 +119,7 @@ func (r *rule) compileAuthority(t *target, authority string, end bool) (err erro
 	if port == "" || strings.Trim(port, "0123456789*") != "" {
 		return errors.New("the port may hold digits and *")
 	}
-	if port == t.effectivePort() {
+	if port == defaultPort(r.scheme) {
 		r.hasPort = false // the default port, which targets may omit
 		return nil
 	}
@@ -126,7 +129,7 @@ func (r *rule) compileAuthority(t *target, authority string, end bool) (err erro
 
 // match reports whether the rule allows a well-formed target.
 func (r *rule) match(t *target) bool {
-	if t.scheme != r.scheme && !(t.special() && t.is(r.scheme)) || t.slashes != r.slashes {
+	if t.scheme != r.scheme && !(special(t.scheme) && t.is(r.scheme)) || t.slashes != r.slashes {
 		return false
 	}
 	if t.slashes {
@@ -134,10 +137,10 @@ func (r *rule) match(t *target) bool {
 			return false
 		}
 		host := t.host
-		if t.special() || t.ip.IsValid() {
+		if special(t.scheme) || t.ip.IsValid() {
 			host = strings.ToLower(host)
 		}
-		if !r.host.MatchString(host) {
+		if r.literalHost && host != r.pattern || !r.literalHost && !r.host.MatchString(host) {
 			return false
 		}
 		if r.wide {
@@ -158,13 +161,10 @@ func (r *rule) match(t *target) bool {
 
 func (r *rule) matchPort(t *target) bool {
 	if !r.hasPort {
-		return t.port == "" || t.port == (&target{scheme: t.scheme}).effectivePort()
+		return t.port == "" || t.port == defaultPort(t.scheme)
 	}
 	return t.port != "" && r.port.MatchString(t.port)
 }
-
-// dotted decodes dots.
-var dotted = strings.NewReplacer("%2e", ".", "%2E", ".")
 
 // withoutDots resolves . and .. in the path as browsers do, their percent-encoded spellings included.
 func withoutDots(rest string) (plain string, changed bool) {
@@ -179,7 +179,7 @@ func withoutDots(rest string) (plain string, changed bool) {
 	out := segments[:0:0]
 	for i, s := range segments {
 		last := i == len(segments)-1
-		switch dotted.Replace(s) {
+		switch strings.ReplaceAll(strings.ToLower(s), "%2e", ".") {
 		case ".":
 			changed = true
 			if last {

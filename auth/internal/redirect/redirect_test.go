@@ -69,6 +69,25 @@ func TestAllowed_workedExamples(t *testing.T) {
 	f("https://seven.test/ref", true)             // 24, the Referer
 	f("", false)                                  // empty is no target
 	f("https://app.acme.test/"+string(rune(0x7f)), false)
+	f("https://app.acme.test/"+strings.Repeat("a", 2027), false)
+	f("https://app.acme.test/"+strings.Repeat("a", 2026), true)
+}
+
+// A class stands for one character, which may be of several bytes.
+func TestAllowed_classes(t *testing.T) {
+	l := mustNew(t, testSite, "https://not.test/[!a], https://one.test/[a-c], https://either.test/[^a-c][!x]")
+	for target, want := range map[string]bool{
+		"https://not.test/b": true, "https://not.test/é": true, "https://not.test/😀": true,
+		"https://not.test/a": false, "https://not.test/": false, "https://not.test/éé": false,
+		"https://not.test/bb": false, "https://not.test/.": false, "https://not.test//": false,
+		"https://not.test/%C3%A9": false,
+		"https://one.test/c":      true, "https://one.test/d": false, "https://one.test/é": false,
+		"https://either.test/éé": true, "https://either.test/é": false, "https://either.test/éx": false,
+	} {
+		if l.Allowed(target) != want {
+			t.Errorf("Allowed(%q) = %v", target, !want)
+		}
+	}
 }
 
 func TestAllowed_bypassAttempts(t *testing.T) {
@@ -249,6 +268,8 @@ func TestNew_refusals(t *testing.T) {
 	f("myapp:**", "must say something")
 	f("https://a.test/"+strings.Repeat("x", 512), "longer than")
 	f("https://a.test/\x01", "control")
+	f("https://a.test/\xff", "is not UTF-8")
+	f("https://a.test/\\\xe4", "is not UTF-8")
 
 	_, err := New(testSite, []string{"x", "y"}, false)
 	if err == nil || !strings.Contains(err.Error(), "item 1") || !strings.Contains(err.Error(), "item 2") {
@@ -261,11 +282,16 @@ func TestNew_refusals(t *testing.T) {
 	}
 }
 
-// A pattern full of wildcards must cost its length times the target's, not more.
-func TestAllowed_hostilePatternIsLinear(t *testing.T) {
-	l := mustNew(t, testSite, "https://a.test/"+strings.Repeat("*a**", 100))
-	if l.Allowed("https://a.test/" + strings.Repeat("a", 4000) + "/.b/") {
-		return
+// A pattern full of wildcards must cost its length times the target's: a matcher that tried all ways to divide this
+// target among them would not return.
+func TestAllowed_hostilePattern(t *testing.T) {
+	pattern := "https://a.test/" + strings.Repeat("*a**", 100)
+	target := "https://a.test/" + strings.Repeat("a", 2000) + "/.b/"
+	if !mustNew(t, testSite, pattern).Allowed(target) {
+		t.Error("refused by a pattern that matches")
+	}
+	if allowed, why := mustNew(t, testSite, pattern+"c").Explain(target); allowed || !strings.Contains(why, "no item") {
+		t.Errorf("a pattern that ends in c: %v, %s", allowed, why)
 	}
 }
 

@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"cmp"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -69,7 +70,7 @@ func parse(text string) (t target, why reason) {
 		return t, badBytes
 	}
 	colon := strings.IndexByte(text, ':')
-	if colon <= 0 || !schemeForm.MatchString(text[:colon]) {
+	if colon <= 0 || !special(text[:colon]) && !schemeForm.MatchString(text[:colon]) {
 		return t, noScheme
 	}
 	t.scheme, t.rest = text[:colon], text[colon+1:]
@@ -85,7 +86,7 @@ func parse(text string) (t target, why reason) {
 	authority, slashes := strings.CutPrefix(t.rest, "//")
 	if !slashes {
 		// Browsers read https:evil.test and https:/evil.test as https://evil.test.
-		if t.special() || t.rest == "" {
+		if special(t.scheme) || t.rest == "" {
 			return t, noHost
 		}
 		return t, good
@@ -128,15 +129,15 @@ func (t *target) split(authority string) reason {
 		t.host = authority[:colon]
 	}
 	if t.host == "" {
-		if t.special() || colon >= 0 {
+		if special(t.scheme) || colon >= 0 {
 			return noHost
 		}
 		return good // myapp:///callback
 	}
-	if !t.plainHost(t.host) {
+	if !plainHost(t.scheme, t.host) {
 		return badHost
 	}
-	if numeric.MatchString(t.host[strings.LastIndexByte(t.host, '.')+1:]) {
+	if last := t.host[strings.LastIndexByte(t.host, '.')+1:]; last[0] <= '9' && numeric.MatchString(last) {
 		ip, err := netip.ParseAddr(t.host)
 		if err != nil {
 			return badNumber // 2130706433, 127.1, 0x7f.0.0.1, 010.0.0.1: all of them are addresses
@@ -162,21 +163,20 @@ func (t *target) is(scheme string) bool { return strings.EqualFold(t.scheme, sch
 
 func (t *target) web() bool { return t.slashes && (t.is("http") || t.is("https")) }
 
-// special reports whether the scheme is one for which browsers repair a malformed authority.
-func (t *target) special() bool {
-	return t.is("http") || t.is("https") || t.is("ws") || t.is("wss") || t.is("ftp")
-}
+// effectivePort returns the port, or the scheme's default; "" if there is neither.
+func (t *target) effectivePort() string { return cmp.Or(t.port, defaultPort(t.scheme)) }
 
-// effectivePort returns the port, or the scheme's default; "" for other schemes.
-func (t *target) effectivePort() string {
-	switch {
-	case t.port != "":
-		return t.port
-	case t.is("https"), t.is("wss"):
+// special reports whether the scheme is one for which browsers repair a malformed authority. These are the schemes that
+// have a default port.
+func special(scheme string) bool { return defaultPort(scheme) != "" }
+
+func defaultPort(scheme string) string {
+	switch strings.ToLower(scheme) {
+	case "https", "wss":
 		return "443"
-	case t.is("http"), t.is("ws"):
+	case "http", "ws":
 		return "80"
-	case t.is("ftp"):
+	case "ftp":
 		return "21"
 	}
 	return ""
@@ -191,19 +191,20 @@ func isClean(text string) bool {
 		})
 }
 
-// The forms of schemes, and of hosts: labels of letters, digits, hyphens and, where the scheme is not special,
-// underscores. numeric is the WHATWG test of the last label of a host that must be an IPv4 address.
+// schemeForm is the form of a scheme. numeric is the WHATWG test of the last label of a host that must be an IPv4
+// address.
 var (
 	schemeForm = regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9+.-]*\z`)
-	hostForm   = regexp.MustCompile(`\A[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\z`)
-	opaqueForm = regexp.MustCompile(`\A[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\z`)
 	numeric    = regexp.MustCompile(`\A(?:0[Xx][0-9A-Fa-f]*|[0-9]+)\z`)
 )
 
-// plainHost reports whether a host has the form for the scheme of t.
-func (t *target) plainHost(host string) bool {
-	if t.special() {
-		return hostForm.MatchString(host)
+// plainHost reports whether a host consists of labels of letters, digits, hyphens and, where the scheme is not special,
+// underscores.
+func plainHost(scheme, host string) bool {
+	chars := "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._"
+	if special(scheme) {
+		chars = strings.TrimSuffix(chars, "_")
 	}
-	return opaqueForm.MatchString(host)
+	return strings.Trim(host, chars) == "" && host[0] != '.' && host[len(host)-1] != '.' &&
+		!strings.Contains(host, "..")
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Raise brings a session to aal2.
+// Raise has the data for raising a session to aal2 after a second factor was verified.
 type Raise struct {
 	User, Session uuid.UUID
-	// SecretHash is the hash of new random bytes, so that the session's earlier refresh tokens stop working.
+	// SecretHash is the hash of a new secret of the session, so that its earlier refresh tokens become invalid.
 	SecretHash [32]byte
 	Factor     uuid.UUID
 	AMR        json.RawMessage
@@ -22,7 +22,8 @@ update {sessions} s set aal = 2, factor_id = $3, amr = $4, secret_hash = $5, cou
 where id = $1 and user_id = $2 and ended_at is null
 returning ` + sessionColumns)
 
-// RaiseSession raises a session and reads it into dst; dst has a Nil ID when the session has ended.
+// RaiseSession raises a session to aal2 and reads it into dst. If the session has ended, nothing changes and dst gets a
+// Nil ID.
 func (b *Batch) RaiseSession(dst *Session, r Raise) {
 	b.row("raise session", dst, sessionTargets(dst), raiseSession,
 		r.Session, r.User, r.Factor, []byte(r.AMR), r.SecretHash[:], r.Now)
@@ -35,19 +36,19 @@ with codes as (
 update {sessions} set ended_at = $3, ended_reason = '` + EndedByFactor + `'
 where user_id = $1 and id <> $2 and ($4::boolean or aal < 2) and (ended_at is null or ended_reason = 'logout_tokens')`)
 
-// EndLowSessions ends a user's sessions below aal2, or all sessions, except one. The PKCE codes that were given out for
-// further sessions end too.
+// EndLowSessions ends a user's sessions whose level is below aal2, or all sessions if all is true, except one. It also
+// deletes the PKCE codes that were issued and not exchanged yet, which would open further sessions.
 func (b *Batch) EndLowSessions(user, except uuid.UUID, all bool, now time.Time) {
 	b.exec("lock", lockAndVoid, user, now)
 	b.exec("end low sessions", endLowSessions, user, except, now, all)
 }
 
-// secondMethods are the amr methods that make a session aal2.
+// secondMethods are the amr methods of second factors. A session with one of them has the level aal2.
 const secondMethods = `('totp', 'mfa/phone', 'mfa/webauthn', 'mfa/recovery_code')`
 
-// A method is kept if another factor of the same kind has also raised the session: the method belongs to that factor.
-// If the method's factor is unknown (a session continued from another one has no factor), the method is removed. The
-// other members of an amr entry are unchanged.
+// lowerSessions takes parameters user, factor and method. A session keeps the method if its factor_id is another factor
+// of the same kind, since then the method comes from that factor. If the session has no factor_id, because it continues
+// another session, the method is removed. The other entries of amr are kept as they are.
 var lowerSessions = define(`
 update {sessions} s set
     amr = coalesce((
@@ -62,12 +63,12 @@ where s.user_id = $1 and exists (select from jsonb_array_elements(s.amr) e where
       select from {factors} f where f.id = s.factor_id and f.id <> $2
         and f.kind = (select g.kind from {factors} g where g.id = $2)))`)
 
-// Flows whose code, given out or not yet, continues a session of aal2.
+// lowerFlows removes the level from flows whose code will open a session that continues a session with aal2.
 var lowerFlows = define(`
 update {flows} set aal = null, amr = null where user_id = $1 and aal > 1`)
 
-// LowerSessions removes from a user's sessions the level and the amr method that a factor gave them. It comes before
-// the factor is deleted.
+// LowerSessions removes the amr method of a factor, and the level that it gave, from a user's sessions. It must be
+// called before the factor is deleted.
 func (b *Batch) LowerSessions(user, factor uuid.UUID, method string) {
 	b.exec("lower sessions", lowerSessions, user, factor, method)
 	b.exec("lower flows", lowerFlows, user)

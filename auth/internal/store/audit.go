@@ -9,10 +9,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// Action is what an audit row is about. The numbers are in the database: they never change.
+// Action is the kind of event that an audit row records. The numbers are stored in the database, so they must never
+// change.
 type Action int16
 
-// actions are each action's name and log type.
+// actions maps each action to its name and its log type.
 var actions = map[Action][2]string{}
 
 func action(number Action, name, logType string) Action {
@@ -23,7 +24,7 @@ func action(number Action, name, logType string) Action {
 	return number
 }
 
-// The actions of the replaced service, and the actions added here (docs/operations.md#audit-log).
+// The actions: first those of supabase/auth, then the ones that Gatehouse adds (docs/operations.md#audit-log).
 var (
 	ActionLogin                       = action(1, "login", "account")
 	ActionLogout                      = action(2, "logout", "account")
@@ -68,25 +69,25 @@ var (
 	ActionPasskeyDeleted              = action(41, "passkey_deleted", "user")
 )
 
-// String is the action's name in the API.
+// String returns the action's name in the API.
 func (a Action) String() string { return actions[a][0] }
 
-// LogType is the API's class of the action.
+// LogType returns the action's log type in the API, which groups actions.
 func (a Action) LogType() string { return actions[a][1] }
 
-// Audit is one act to be noted.
+// Audit is an event for the audit log.
 type Audit struct {
 	At     time.Time
 	Action Action
-	// Actor is the user who acts; Nil for a service token, whose role is ActorRole.
+	// Actor is the user who acted. It is Nil for a service token, whose role is ActorRole.
 	Actor     uuid.UUID
 	ActorRole string
 	Session   uuid.UUID
 	IP        string
-	// Traits is an object, or nil. It never holds a token or an address: "user_id" names the user whom the act is
-	// about, and AuditLog adds that user's addresses for as long as they exist.
+	// Traits is a JSON object, or nil. It must not contain tokens or addresses. The trait "user_id" names the user whom
+	// the event is about; AuditLog adds the user's addresses when it is read, as long as the user exists.
 	Traits json.RawMessage
-	// OnlyFor, if not Nil, is a user without whom nothing is noted.
+	// OnlyFor, if not Nil, is the id of a user. The row is written only if this user exists.
 	OnlyFor uuid.UUID
 }
 
@@ -103,7 +104,8 @@ insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
 select $1, $2, $3, $4, $5, $6, $7
 where $8::uuid is null or exists (select from {users} where id = $8)`)
 
-// Audit adds a row to the audit log. A row without an actor is added only while the limit of such rows allows it.
+// Audit adds a row to the audit log. Rows without an actor and a role are limited: such a row is left out if the limit
+// is reached.
 func (b *Batch) Audit(a Audit) {
 	if e := b.db.admitAudit(a); a.unnamed() {
 		b.note("audit", insertUnnamed, e, append(append(a.args(), e.args()...), uuidOrNull(a.OnlyFor)))
@@ -112,8 +114,8 @@ func (b *Batch) Audit(a Audit) {
 	b.exec("audit", insertAudit, append(a.args(), uuidOrNull(a.OnlyFor))...)
 }
 
-// noted returns the step of a statement that adds an audit row for each row of the step from. at is a parameter; those
-// from first on are the others of Audit.args.
+// noted returns an SQL step that writes one audit row for each row of the step named from. at is the parameter with the
+// time. first is the number of the parameter after it; the parameters from first on are Audit.args without the time.
 func noted(at string, first int, from string) string {
 	return `noted as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
@@ -123,29 +125,30 @@ func noted(at string, first int, from string) string {
 )`
 }
 
-// If the interval's token is taken already, no row is written, which is not an error.
+// insertAuditSeldom writes no row, which is not an error, if the token of the interval was already taken.
 var insertAuditSeldom = define(`
 with ` + markPause("$10", "$11", "$1", "") + `, ` + noteIfRoom(1) + `
 select ` + roomColumns)
 
-// AuditSeldom adds a row unless an earlier row took the token of the interval pause.
+// AuditSeldom adds a row at most once per interval: it adds none if an earlier row has taken the token of pause.
 func (b *Batch) AuditSeldom(pause Limit, a Audit) {
 	e := b.db.admitAudit(a)
 	b.note("audit seldom", insertAuditSeldom, e,
 		append(append(a.args(), e.args()...), pause.Key, pause.Refill.Seconds()))
 }
 
-// AuditFilter chooses a page of the log.
+// AuditFilter selects a page of the audit log.
 type AuditFilter struct {
-	// Author is part of the actor's address or role, in any case; "" for any.
+	// Author is a part of the actor's email address, phone number, full name or role; "" for any. Upper and lower case
+	// count as equal.
 	Author string
-	// Action and LogType are parts of their names, in any case; "" for any.
+	// Action and LogType are parts of the action's name and log type; "" for any. Upper and lower case count as equal.
 	Action, LogType string
 	Offset, Limit   int
 }
 
-// AuditRow is a row of the audit log, with the actor's present data. The traits user_email and user_phone are present
-// data too; a deleted user has none.
+// AuditRow is a row of the audit log. The actor's addresses and name, and the traits user_email and user_phone, are not
+// stored in the row but read from the user as it is now. They are empty if the user was deleted.
 type AuditRow struct {
 	ID             int64
 	At             time.Time
@@ -153,12 +156,12 @@ type AuditRow struct {
 	Actor, Session uuid.UUID
 	ActorRole, IP  string
 	Traits         json.RawMessage
-	ActorEmail     string // "" when the actor is gone
+	ActorEmail     string // "" if the actor does not exist any more
 	ActorPhone     string
 	ActorFullName  string
 }
 
-// auditFound are the rows that an AuditFilter finds, with their actors.
+// auditFound is the SQL for the rows that an AuditFilter selects, joined with their actors.
 const auditFound = `from {audit} a left join {users} u on u.id = a.actor_id
 where ($1::smallint[] is null or a.action = any($1))
   and ($2 = '' or u.email ilike $2 or u.phone ilike $2 or a.actor_role ilike $2 or u.user_metadata->>'full_name' ilike $2)`
@@ -177,7 +180,7 @@ var countAudit = define(`
 select count(*)
 ` + auditFound)
 
-// AuditLog returns one page, newest first, and how many rows the filter finds in all.
+// AuditLog returns one page, newest rows first, and how many rows the filter selects in total.
 func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, total int, err error) {
 	chosen, author := f.actions(), contains(f.Author)
 	b := db.Batch()
@@ -190,7 +193,7 @@ func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, tot
 	return page, total, err
 }
 
-// actions returns the numbers of the actions that the filter selects; nil for any.
+// actions returns the numbers of the actions that the filter selects, or nil for all.
 func (f AuditFilter) actions() []int16 {
 	if f.Action == "" && f.LogType == "" {
 		return nil
@@ -205,7 +208,7 @@ func (f AuditFilter) actions() []int16 {
 	return chosen
 }
 
-// contains returns a LIKE pattern that finds part anywhere in a text; "" stays "".
+// contains returns a LIKE pattern that matches texts with the given part anywhere; "" for "".
 func contains(part string) string {
 	if part == "" {
 		return ""

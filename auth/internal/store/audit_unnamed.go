@@ -7,20 +7,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// auditGate limits audit rows without an actor before they reach the database. Once the bucket was empty, it is not
-// queried again until it holds a token, so that a flood of rows does not queue for one lock. Skipped rows are counted
-// here and reported with the next row that queries the bucket.
+// auditGate limits the audit rows without an actor before they reach the database. The limit is a bucket of tokens in
+// the database. When the bucket is found empty, the gate stays closed for a second and skips rows without querying the
+// bucket, so that a flood of rows does not queue for the bucket's lock. It counts the skipped rows and passes their
+// number on with the next row that queries the bucket.
 type auditGate struct {
 	mu          sync.Mutex
-	closedUntil time.Time // the bucket is not queried before
+	closedUntil time.Time // until then the bucket is not queried
 	skipped     int64
 }
 
-// unnamedPerMinute is how many rows without an actor all replicas write in a minute.
+// unnamedPerMinute is how many audit rows without an actor all replicas together write in a minute.
 const unnamedPerMinute = "60"
 
-// auditTicket is the admission of one row. skipped is how many rows the gate has skipped so far; nil if the row queries
-// no bucket.
+// auditTicket is the gate's decision about one row. skipped is the number of rows that the gate has skipped before, or
+// nil if the row does not query the bucket. closed means that the row must not be written.
 type auditTicket struct {
 	gate    *auditGate
 	at      time.Time
@@ -28,8 +29,8 @@ type auditTicket struct {
 	closed  bool
 }
 
-// admitAudit decides whether a row goes to the database. A row with an actor, or with the role of a service, always
-// does.
+// admitAudit decides whether a row may be written. A row with an actor, or with the role of a service token, always
+// may.
 func (db *DB) admitAudit(a Audit) auditTicket {
 	e := auditTicket{gate: &db.unnamed, at: a.At}
 	if !a.unnamed() {
@@ -38,7 +39,7 @@ func (db *DB) admitAudit(a Audit) auditTicket {
 	g := e.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if wait := g.closedUntil.Sub(a.At); wait > 0 && wait <= time.Second { // more: the clock was set back
+	if wait := g.closedUntil.Sub(a.At); wait > 0 && wait <= time.Second { // a longer wait: the clock was set back
 		e.closed = true
 		return e
 	}
@@ -47,8 +48,8 @@ func (db *DB) admitAudit(a Audit) auditTicket {
 	return e
 }
 
-// report tells the gate the outcome: due says that the row would have been written without the bucket, wrote that it
-// was written.
+// report tells the gate what became of the row: due is true if the row would have been written without the limit, wrote
+// if it was written.
 func (e *auditTicket) report(due, wrote bool, err error) {
 	g := e.gate
 	g.mu.Lock()
@@ -68,8 +69,9 @@ func (e *auditTicket) args() []any { return []any{e.skipped, e.closed} }
 
 func (a Audit) unnamed() bool { return uuidOrNull(a.Actor) == nil && a.ActorRole == "" }
 
-// noteIfRoom returns the steps of a statement that write an audit row if the step marked has a row. The parameters are,
-// from first on, at, action, actor, role, session, IP address and traits, then the parameters of the bucket.
+// noteIfRoom returns the SQL steps that write an audit row if the step named marked has a row and the bucket has a
+// token. The parameters from number first on are Audit.args (at, action, actor, role, session, IP address and traits),
+// followed by auditTicket.args.
 func noteIfRoom(first int) string {
 	return numberFrom(first, `counted as (
     insert into {audit_unnamed} as g (one, tokens, at, wrote, omitted, told, told_before)
@@ -90,7 +92,7 @@ func noteIfRoom(first int) string {
 )`)
 }
 
-// roomColumns are the results that report takes.
+// roomColumns are the results due and wrote, which report needs.
 const roomColumns = `exists (select from marked), coalesce((select wrote from counted), false)`
 
 var insertUnnamed = define(`
@@ -99,7 +101,7 @@ with marked as (
 ), ` + noteIfRoom(1) + `
 select ` + roomColumns)
 
-// note adds a statement that ends in roomColumns.
+// note adds a statement whose results are roomColumns, and reports them to the gate.
 func (b *Batch) note(doing string, s statement, e auditTicket, args []any) {
 	b.add(doing, func(r pgx.BatchResults) error {
 		var due, wrote bool

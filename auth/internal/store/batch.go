@@ -8,12 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Batch gathers statements that go to the server together and cost one round trip. Outside of a Tx they are one
-// transaction: the first statement that fails undoes all of them, and Send's success is the commit.
+// Batch collects statements that are sent to the server together, in one round trip. A Batch that does not belong to a
+// Tx is a transaction by itself: the first statement that fails undoes all of them, and if Send succeeds, the
+// transaction is committed.
 //
-// A read fills its destination in Send; a read that finds nothing leaves the destination zero and is not an error. To
-// keep transactions from waiting for each other crosswise, statements that change rows come in the order limits, users,
-// identities, sessions, tokens, flows, factors, challenges, outbox, audit.
+// Methods that read have a destination, which Send fills. If a read finds nothing, its destination is zero, and that is
+// not an error. To avoid deadlocks between transactions, statements that change rows must be added in this order:
+// limits, users, identities, sessions, tokens, flows, factors, challenges, outbox, audit.
 type Batch struct {
 	db      *DB
 	tx      pgx.Tx // nil: the batch is a transaction by itself
@@ -21,15 +22,15 @@ type Batch struct {
 	readers []resultReader
 }
 
-// resultReader takes one statement's answer.
+// resultReader reads the result of one statement.
 type resultReader struct {
 	doing string
 	read  func(pgx.BatchResults) error
-	// into is a pointer to what read fills; nil: nothing.
+	// into points to the destination that read fills; nil if there is none.
 	into any
 }
 
-// Batch starts an empty batch.
+// Batch returns an empty Batch that is a transaction by itself.
 func (db *DB) Batch() *Batch { return &Batch{db: db} }
 
 func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement, args ...any) {
@@ -37,7 +38,7 @@ func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement
 	b.readers = append(b.readers, resultReader{doing: doing, read: take})
 }
 
-// exec adds a statement whose result is not read.
+// exec adds a statement whose result is ignored.
 func (b *Batch) exec(doing string, s statement, args ...any) { b.add(doing, discardResult, s, args...) }
 
 func discardResult(r pgx.BatchResults) error {
@@ -45,7 +46,8 @@ func discardResult(r pgx.BatchResults) error {
 	return err
 }
 
-// rows adds a statement whose rows each reads into the destination into, which becomes zero.
+// rows adds a statement, and calls each for every row of its result. each stores what it reads in the destination into,
+// which is made zero before.
 func (b *Batch) rows(doing string, into any, each func(pgx.Rows) error, s statement, args ...any) {
 	b.add(doing, func(r pgx.BatchResults) error {
 		rows, err := r.Query()
@@ -58,12 +60,13 @@ func (b *Batch) rows(doing string, into any, each func(pgx.Rows) error, s statem
 	reset(into)
 }
 
-// row adds a statement of at most one row, which is read into targets, the parts of the destination into.
+// row adds a statement that returns at most one row, which is read into targets. The targets are fields of the
+// destination into.
 func (b *Batch) row(doing string, into any, targets []any, s statement, args ...any) {
 	b.rows(doing, into, rowInto(targets...), s, args...)
 }
 
-// eachRow reads all rows and closes them.
+// eachRow calls each for every row, and closes the rows.
 func eachRow(rows pgx.Rows, each func(pgx.Rows) error) error {
 	defer rows.Close()
 	for rows.Next() {
@@ -74,7 +77,7 @@ func eachRow(rows pgx.Rows, each func(pgx.Rows) error) error {
 	return rows.Err()
 }
 
-// appendTo returns a function that appends each row to a list.
+// appendTo returns a function that reads a row into a new element of a list.
 func appendTo[T any](list *[]T, targets func(*T) []any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var v T
@@ -84,7 +87,8 @@ func appendTo[T any](list *[]T, targets func(*T) []any) func(pgx.Rows) error {
 	}
 }
 
-// Send sends the statements and takes their answers. An empty batch costs nothing.
+// Send sends the statements and reads their results. An empty Batch sends nothing. A Batch that is a transaction by
+// itself is repeated after a deadlock.
 func (b *Batch) Send(ctx context.Context) error {
 	if len(b.readers) == 0 {
 		return nil
@@ -104,8 +108,8 @@ func (b *Batch) Send(ctx context.Context) error {
 	})
 }
 
-// restart puts a batch whose transaction was undone into its state before Send. The queue is built again because pgx
-// stores in it the names that the statements have on one connection.
+// restart prepares a Batch whose transaction was undone for being sent again. It builds the queue again, because pgx
+// stores in it the names that the prepared statements have on one connection.
 func (b *Batch) restart() {
 	var queue pgx.Batch
 	for _, q := range b.queue.QueuedQueries {
@@ -117,11 +121,11 @@ func (b *Batch) restart() {
 	}
 }
 
-// reset makes the destination of a read zero.
+// reset makes a destination zero.
 func reset(into any) {
 	switch into := into.(type) {
 	case nil:
-	case *[]Level: // has an element for each limit, found or not
+	case *[]Level: // keep its length, which is the number of limits
 		clear(*into)
 	case *Pending:
 		*into = Pending{Place: into.Place}
@@ -133,25 +137,25 @@ func reset(into any) {
 func (b *Batch) readResults(r pgx.BatchResults) error {
 	for _, s := range b.readers {
 		if err := s.read(r); err != nil {
-			r.Close() // returns the same error again
+			r.Close() // Close returns the same error
 			return fmt.Errorf("%s: %w", s.doing, err)
 		}
 	}
 	return r.Close()
 }
 
-// Tx is a transaction whose later statements depend on the results of earlier ones.
+// Tx is a transaction in which later statements depend on the results of earlier ones.
 type Tx struct {
 	db *DB
 	tx pgx.Tx
 }
 
-// Batch starts an empty batch within the transaction.
+// Batch returns an empty Batch whose statements run in the transaction.
 func (t *Tx) Batch() *Batch { return &Batch{db: t.db, tx: t.tx} }
 
-// InTx runs f in a transaction (READ COMMITTED), which commits when f returns nil. After a deadlock f runs again, so
-// it must change nothing but the database and variables that it sets each time. It must not hash or call other
-// services: it holds a connection.
+// InTx calls f in a transaction (READ COMMITTED), and commits it if f returns nil. After a deadlock it calls f again,
+// so f must have no effects outside of the database, except on variables that it sets in every call. f must not hash
+// passwords or call other services, since it holds a connection.
 func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 	return again(ctx, func() error {
 		return db.withConn(ctx, "transaction", func(c *pgx.Conn) error { return db.inTx(ctx, c, f) })
@@ -160,7 +164,7 @@ func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 
 func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	if err := ctx.Err(); err != nil {
-		return err // pgx closes the connection when a begin or commit cannot be sent
+		return err // pgx would close the connection if it could not send BEGIN or COMMIT
 	}
 	tx, err := c.Begin(ctx)
 	if err != nil {
@@ -168,10 +172,10 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	}
 	done := false
 	defer func() {
-		if !done { // also after ctx has ended, so that the next caller can use the connection
+		if !done { // even if ctx has ended, so that the next caller can use the connection
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
 			defer cancel()
-			tx.Rollback(undo) // a failure closes the connection, which ends the transaction
+			tx.Rollback(undo) // if this fails, the connection is closed, which ends the transaction
 		}
 	}()
 	if err := f(&Tx{db: db, tx: tx}); err != nil {

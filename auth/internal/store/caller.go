@@ -6,9 +6,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// One statement for every request with a user's token. It returns a row for each identity, which repeats the user: with
-// one or two identities this costs PostgreSQL less than an aggregate in JSON, and needs no decoding. Identities are
-// sorted in Go, which saves a node in PostgreSQL's plan, 10 of 45 µs.
+// selectCaller is executed for every request with a user's access token, in one statement. It returns a row for each
+// identity of the user, and repeats the user in each row: with one or two identities this costs PostgreSQL less than an
+// aggregate in JSON, and needs no decoding. The identities are sorted in Go, which saves a node in PostgreSQL's plan,
+// 10 of 45 µs.
 var selectCaller = define(`
 select ` + userColumns + `,` + identityColumns + `,` + sessionColumns + `,` + factorsOf("$1") + `
 from {users} u
@@ -17,8 +18,8 @@ left join {identities} i on i.user_id = u.id
 where u.id = $1
 `)
 
-// Caller reads the user, with identities and factors, and the session that an access token names. ErrNotFound: no
-// such user. A session that doesn't exist, or belongs to another user, has a Nil ID.
+// Caller reads the user and the session that an access token names, with the user's identities and factors. It returns
+// ErrNotFound if the user does not exist. If the session does not exist or belongs to another user, s has a Nil ID.
 func (db *DB) Caller(ctx context.Context, user, session uuid.UUID) (u User, s Session, err error) {
 	err = db.query(ctx, "caller", userInto(&u, nil, sessionTargets(&s)...), selectCaller, user, session)
 	u.sortIdentities()

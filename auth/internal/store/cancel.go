@@ -9,36 +9,38 @@ import (
 )
 
 const (
-	// cancelGrace is how long the server may take to report the outcome of a statement after a cancel request was sent.
+	// cancelGrace is how long, after a cancel request was sent, the server may take to report the outcome of the
+	// statement.
 	cancelGrace = time.Second
-	// cancelSettle is how long the server may take to deliver a cancel request that it has accepted. Until then the
-	// connection runs no other statement, which might be cancelled instead.
+	// cancelSettle is how long the server may take to deliver a cancel request that it has accepted. During this time
+	// no other statement runs on the connection, since the request might cancel that statement instead.
 	cancelSettle = 100 * time.Millisecond
-	// cancelTimeout bounds the sending of a cancel request.
+	// cancelTimeout limits the time for sending a cancel request.
 	cancelTimeout = 15 * time.Second
 )
 
-// hangUpPatience is how long a statement keeps running after its caller has hung up. Nearly all statements end within
-// it, and their connections serve others at once. A cancel request blocks a connection for cancelSettle, which would
-// slow down all callers when many hang up.
+// hangUpPatience is how long a statement continues after its caller has hung up. Nearly all statements end within this
+// time, so that their connections are free at once. A cancel request, in contrast, blocks a connection for
+// cancelSettle, which would slow down all callers when many hang up.
 const hangUpPatience = 250 * time.Millisecond
 
-// cancelHandler cancels a statement whose caller has no more time: the server gets a cancel request, and its reply
-// decides, "cancelled" or "done", so that a caller to whom a failure is reported knows that nothing will happen
-// later. Closing the connection would leave the statement waiting for its lock, and change rows once it holds it.
+// cancelHandler cancels a statement whose context has ended. It sends a cancel request and waits for the server's
+// reply, "cancelled" or "done". So a caller that gets an error knows that the statement will not take effect later. If
+// the connection were closed instead, a statement that waits for a lock would keep waiting, and change rows when it
+// gets the lock.
 //
-// It is pgconn.CancelRequestContextWatcherHandler with two differences: after a hang-up the statement gets
-// hangUpPatience, and the cancel request is never aborted, since an aborted one makes PgBouncer 1.18 exit.
+// It is pgconn.CancelRequestContextWatcherHandler with two differences: after a hang-up the statement may continue for
+// hangUpPatience, and the cancel request is never aborted, since PgBouncer 1.18 exits when a cancel request is aborted.
 type cancelHandler struct {
 	conn      *pgconn.PgConn
-	request   *time.Timer   // sends the cancel request
-	deadline  time.Time     // the end of cancelGrace
+	request   *time.Timer   // sends the cancel request when it fires
+	deadline  time.Time     // when cancelGrace is over
 	delivered chan struct{} // closed when the cancel request was delivered or has failed
 }
 
 func newCancelHandler(c *pgconn.PgConn) ctxwatch.Handler { return &cancelHandler{conn: c} }
 
-// HandleCancel implements ctxwatch.Handler.
+// HandleCancel implements ctxwatch.Handler: it starts the cancellation.
 func (h *cancelHandler) HandleCancel(ctx context.Context) {
 	var patience time.Duration
 	if ctx.Err() == context.Canceled {
@@ -60,8 +62,8 @@ func (h *cancelHandler) HandleCancel(ctx context.Context) {
 	})
 }
 
-// HandleUnwatchAfterCancel implements ctxwatch.Handler. A connection that the cancel request may still reach cannot
-// be used again.
+// HandleUnwatchAfterCancel implements ctxwatch.Handler: it ends the cancellation. If the cancel request may still reach
+// the connection, it closes the connection.
 func (h *cancelHandler) HandleUnwatchAfterCancel() {
 	if h.request.Stop() {
 		h.conn.Conn().SetDeadline(time.Time{})
@@ -73,6 +75,6 @@ func (h *cancelHandler) HandleUnwatchAfterCancel() {
 	case <-h.delivered:
 		h.conn.Conn().SetDeadline(time.Time{})
 	case <-grace.C:
-		h.conn.Close(context.Background()) // closing only the socket would hide it from the pool
+		h.conn.Close(context.Background()) // closing only the socket would hide this from the pool
 	}
 }

@@ -13,38 +13,40 @@ import (
 	"gatehouse/migrations"
 )
 
-// failure is the type of the errors below.
+// failure is the type of the errors of this package that callers can handle.
 type failure string
 
 func (f failure) Error() string { return string(f) }
 
-// The errors that a caller can handle. Any other error is a bug here or a broken schema.
+// The errors that a caller can handle. Any other error means a bug in this package or a damaged schema.
 const (
-	// ErrNotFound: no such row, or not in the requested state.
+	// ErrNotFound means that there is no such row, or that it is not in the requested state.
 	ErrNotFound = failure("not found")
-	// ErrUnavailable: the database is unreachable, full, contended or too slow; nothing was changed, or the outcome
-	// is unknown. Trying again later makes sense.
+	// ErrUnavailable means that the database is unreachable, full, contended or too slow. Nothing was changed, or the
+	// outcome is unknown. Trying again later makes sense.
 	ErrUnavailable = failure("database unavailable")
-	// ErrEmailTaken, ErrPhoneTaken, ErrIDTaken and ErrIdentityTaken: another row has the value.
+	// ErrEmailTaken, ErrPhoneTaken, ErrIDTaken and ErrIdentityTaken mean that another row has this value already.
 	ErrEmailTaken    = failure("e-mail address taken")
 	ErrPhoneTaken    = failure("phone number taken")
 	ErrIDTaken       = failure("id taken")
 	ErrIdentityTaken = failure("identity taken")
-	// ErrFactorName and ErrFactorPhone: another factor of the user has the name, or the number.
+	// ErrFactorName and ErrFactorPhone mean that another factor of the user has this name or this phone number.
 	ErrFactorName  = failure("name of a factor taken")
 	ErrFactorPhone = failure("phone number of a factor taken")
-	// ErrCredentialExists: some user has a WebAuthn credential of that id, or the factor has a credential already.
+	// ErrCredentialExists means that a WebAuthn credential with this id exists, of any user, or that the factor has a
+	// credential already.
 	ErrCredentialExists = failure("credential taken")
-	// ErrUserGone: the user was deleted meanwhile, or is no longer pending.
+	// ErrUserGone means that the user was deleted meanwhile, or is no longer pending.
 	ErrUserGone = failure("user gone")
-	// ErrApplication: a trigger or a constraint of the application's tables refused a write of this package. The
-	// error's text names the trigger or constraint, for the log only. The application's own message is not for clients.
+	// ErrApplication means that a trigger or a constraint of the application refused a change that this package made.
+	// The error's text names the trigger or constraint and is only for the log. The application's own message must not
+	// be sent to clients.
 	ErrApplication = failure("refused by the application's SQL")
 )
 
 const errRights = failure("a right or a schema is missing in the database; auth check names what")
 
-// byConstraint has the error for each violated unique index. The names are without the namespace.
+// byConstraint maps the name of a violated constraint or unique index, without the namespace, to its error.
 var byConstraint = map[string]error{
 	"users_email_key":             ErrEmailTaken,
 	"users_phone_key":             ErrPhoneTaken,
@@ -56,7 +58,8 @@ var byConstraint = map[string]error{
 	"factors_phone_key":           ErrFactorPhone,
 }
 
-// wrapError translates a driver's error into this package's. The driver's text stays in the chain, for the log only.
+// wrapError wraps an error of the driver in an error of this package. The driver's text, which is only for the log,
+// stays in the chain of errors.
 func (n *names) wrapError(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -67,7 +70,7 @@ func (n *names) wrapError(doing string, err error) error {
 	return fmt.Errorf("store: %s: %w", doing, err)
 }
 
-// wrapError is names.wrapError for errors that do not come from a statement.
+// wrapError does the same as names.wrapError, for errors that do not come from a statement.
 func wrapError(doing string, err error) error { return new(names).wrapError(doing, err) }
 
 func (n *names) meaningOf(err error) error {
@@ -84,7 +87,7 @@ func (n *names) meaningOf(err error) error {
 	case is[*LimitError](err), is[pgx.ScanArgError](err), is[schemaError](err):
 		return nil
 	}
-	return ErrUnavailable // no answer from the server: refused, reset, closed, too late
+	return ErrUnavailable // no answer from the server: refused, reset, closed, or too late
 }
 
 func is[E error](err error) bool {
@@ -92,25 +95,25 @@ func is[E error](err error) bool {
 	return ok
 }
 
-// names distinguish our tables from the application's in the server's errors.
+// names are what distinguishes our tables from the application's tables in the server's errors.
 type names struct {
-	schema string // "": unknown
+	schema string // "" if unknown
 	ns     string
 }
 
-// ours reports whether the error is about a table of this package.
+// ours reports whether the error is about one of our tables.
 func (n *names) ours(pg *pgconn.PgError) bool {
 	table, found := strings.CutPrefix(pg.TableName, n.ns)
 	return found && (n.schema == "" || pg.SchemaName == n.schema) && slices.Contains(migrations.Names, table)
 }
 
-// theirs reports whether the error comes from the application's SQL: from a table that is not ours, or from code that
-// the functions which mirror our rows have called.
+// theirs reports whether the error comes from the application's SQL: from a table that is not ours, or from application
+// code called by a function of the mirror (package mirror).
 func (n *names) theirs(pg *pgconn.PgError) bool {
 	if pg.SchemaName != "" && n.schema != "" && !n.ours(pg) {
 		return true
 	}
-	// PostgreSQL quotes the schema's name only if that is necessary.
+	// PostgreSQL quotes the schema's name only if it must be quoted.
 	function := "." + n.ns + "mirror_"
 	return strings.Contains(pg.Where, " function "+n.schema+function) ||
 		strings.Contains(pg.Where, " function "+pgx.Identifier{n.schema}.Sanitize()+function)
@@ -119,8 +122,8 @@ func (n *names) theirs(pg *pgconn.PgError) bool {
 func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 	switch pg.Code {
 	case "40001", "40P01", "55P03", "57014", "25006":
-		// serialization_failure, deadlock_detected, lock_not_available, query_canceled, and read_only_sql_transaction:
-		// the server has become a standby
+		// serialization_failure, deadlock_detected, lock_not_available, query_canceled, and read_only_sql_transaction,
+		// which means that the server has become a standby
 		return ErrUnavailable
 	}
 	switch pg.Code[:2] {
@@ -135,9 +138,9 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 		return errRights
 	case "23505": // unique_violation
 		return byConstraint[strings.TrimPrefix(pg.ConstraintName, n.ns)]
-	case "23503": // foreign_key_violation: foreign keys refer to users only
+	case "23503": // foreign_key_violation: all foreign keys refer to users
 		return ErrUserGone
-	case "23502": // not_null_violation: the statement found no such user or factor, or one in another state
+	case "23502": // not_null_violation: a subquery found no such user or factor, or not in the required state
 		switch pg.ColumnName {
 		case "user_id", "aud":
 			return ErrUserGone
@@ -148,8 +151,9 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 	return nil
 }
 
-// RaisedAt returns the place where the server raised an error. Of the error's context it takes only the lines that name
-// functions: other lines quote statements, which may hold values.
+// RaisedAt returns where the server raised an error: its SQLSTATE, the schema, table and constraint, and the functions
+// that were running. It omits the other lines of the error's context, since they quote statements, which may contain
+// values.
 func RaisedAt(pg *pgconn.PgError) string {
 	parts := []string{"SQLSTATE " + pg.Code}
 	for _, p := range [][2]string{{"schema", pg.SchemaName}, {"table", pg.TableName}, {"constraint", pg.ConstraintName}} {
@@ -160,7 +164,7 @@ func RaisedAt(pg *pgconn.PgError) string {
 	return strings.Join(append(parts, functionsIn(pg)...), ", ")
 }
 
-// functionsIn returns the lines of an error's context that name functions, the innermost first.
+// functionsIn returns those lines of the error's context that name functions. The innermost function comes first.
 func functionsIn(pg *pgconn.PgError) (list []string) {
 	for line := range strings.Lines(pg.Where) {
 		if strings.HasPrefix(line, "PL/pgSQL function") || strings.HasPrefix(line, "SQL function") {
@@ -170,7 +174,8 @@ func functionsIn(pg *pgconn.PgError) (list []string) {
 	return list
 }
 
-// IsContention reports whether the same transaction may succeed when it is run again.
+// IsContention reports whether the transaction failed because of a concurrent one, so that it may succeed if it is run
+// again.
 func IsContention(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "40001" || pg.Code == "40P01")

@@ -7,26 +7,28 @@ import (
 	"github.com/google/uuid"
 )
 
-// ExternalState is what is remembered while a browser is at a provider.
+// ExternalState is stored while a browser is at an external identity provider, until the provider redirects the browser
+// back (the callback).
 type ExternalState struct {
-	// Hash is SHA-256 of the state parameter.
+	// Hash is the SHA-256 of the state parameter.
 	Hash          []byte
 	Provider, Aud string
 	RedirectTo    string
-	// Challenge and ChallengeMethod are the client's half of PKCE; "" in the implicit flow.
+	// Challenge and ChallengeMethod are the PKCE code challenge of the client and its method; "" in the implicit flow.
 	Challenge, ChallengeMethod string
-	// InviteHash is the link_hash of the invitation that is to be accepted; nil: none.
+	// InviteHash is the link_hash of the invitation that the sign-in accepts; nil if there is none.
 	InviteHash []byte
-	// LinkingUser is the user to link the identity to, who requested that in LinkingSession; Nil: a sign-in.
+	// LinkingUser is the user to whom the identity will be linked, LinkingSession the session in which the user
+	// requested that. Both are Nil for a sign-in.
 	LinkingUser, LinkingSession uuid.UUID
-	// LinkingAAL is the level at which the link was requested.
+	// LinkingAAL is the session's level (aal) when the link was requested.
 	LinkingAAL int
-	// CookieHash is SHA-256 of the cookie that has to come back; nil: none was set.
+	// CookieHash is the SHA-256 of the cookie that the browser must send with the callback; nil if no cookie was set.
 	CookieHash []byte
-	// Private is sealed.
+	// Private has the values with which the callback is checked, sealed under the root key.
 	Private              []byte
 	CreatedAt, ExpiresAt time.Time
-	// UsedAt is when an earlier callback used the state; zero for the first callback.
+	// UsedAt is when an earlier callback has used the state; zero if this is the first callback.
 	UsedAt time.Time
 }
 
@@ -42,12 +44,13 @@ func (s *ExternalState) targets() []any {
 
 var insertExternalState = define(insertInto("{external_states}", externalColumns))
 
-// InsertExternalState stores the state of a redirect to a provider.
+// InsertExternalState stores a state when a browser is redirected to a provider.
 func (b *Batch) InsertExternalState(s ExternalState) {
 	b.exec("insert external state", insertExternalState, valuesOf(s.targets())...)
 }
 
-// Of two concurrent callbacks, the second waits for the first and then finds used_at set.
+// useExternalState locks the row, so that the second of two concurrent callbacks waits for the first and then sees
+// used_at set.
 var useExternalState = define(`
 with found as materialized (
     select * from {external_states} where state_hash = $1 for update
@@ -58,41 +61,44 @@ with found as materialized (
 select ` + externalColumns + `
 from found f`)
 
-// UseExternalState uses a state up, in one statement, and returns the state as it was before: a second caller gets it
-// with UsedAt set and without its secrets. ErrNotFound: there is no such state, or it has expired.
+// UseExternalState marks a state as used, in one statement, and returns the state as it was before. A second caller
+// gets it with UsedAt set and without its secrets. The error is ErrNotFound if there is no such state. The caller must
+// check ExpiresAt, since an expired state is kept until Sweep deletes it.
 func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) (ExternalState, error) {
 	var s ExternalState
 	err := db.queryRow(ctx, "use external state", s.targets(), useExternalState, hash, now)
 	return s, err
 }
 
-// How says how a user was found for the profile that a provider gave.
+// How says by what a user was found for the profile that a provider has returned.
 type How int
 
-// A user is found by the identity itself; by the address of the account, confirmed or not; or by the address of another
-// provider's identity, whose column holds only an address that the provider has verified.
+// The values of How. BySubject: by an identity with the provider's id of the user. ByConfirmed and ByUnconfirmed: by
+// the account's email address, which is confirmed or not. ByIdentity: by the email address of an identity at another
+// provider; that column has only addresses that the provider has verified.
 const (
 	BySubject How = iota + 1
 	ByConfirmed
 	ByUnconfirmed
 	ByIdentity
-	// ByAbandoned is an identity whose user never signed in and has nothing else: the identity counts as unknown.
+	// ByAbandoned: by an identity whose user never signed in and has nothing else. Such an identity counts as unknown.
 	ByAbandoned
-	// ByUnproven is the address of an account that only a setting has confirmed. ByLeaving is such an address if the
-	// account also has a proven phone number.
+	// ByUnproven: by the email address of an account that no user has proven to own; only a setting made it count as
+	// confirmed. ByLeaving: the same, but the account also has a proven phone number.
 	ByUnproven
 	ByLeaving
 )
 
-// Match is a user that was found.
+// Match is a user that was found, and by what.
 type Match struct {
 	User uuid.UUID
 	How  How
-	// Email is the address that matched; not for BySubject and ByAbandoned.
+	// Email is the address by which the user was found; "" for BySubject and ByAbandoned.
 	Email string
 }
 
-// abandoned is a condition on a user u: the account was never signed in to, and has nothing but one identity i.
+// abandoned is the SQL condition, over a user u with an identity i, that the account was never used and has nothing but
+// this identity.
 const abandoned = `
     u.email = '' and u.phone = '' and u.new_email = '' and u.new_phone = '' and u.password_hash = '' and not u.is_anonymous
     and u.last_sign_in_at is null and u.invited_at is null and u.banned_until is null and u.deleted_at is null
@@ -114,18 +120,18 @@ where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = 
 	abandoned + `)
 order by 2, 1, 3`)
 
-// MatchesFor is the profile that a provider gave, as far as users are found by it.
+// MatchesFor is the part of a provider's profile by which users can be found.
 type MatchesFor struct {
-	// Providers are the provider's names.
+	// Providers are the names under which identities of this provider are stored.
 	Providers    []string
 	Subject, Aud string
 	Addresses    []string
-	// Unproven: addresses that only a setting has confirmed are found ByUnproven or ByLeaving, instead of counted as
-	// confirmed.
+	// Unproven makes accounts with an address that only a setting has confirmed count as ByUnproven or ByLeaving.
+	// Otherwise they count as ByConfirmed.
 	Unproven bool
 }
 
-// Matches reads the users that have this identity, under any of the provider's names, or one of the addresses.
+// Matches reads the users that have the identity, under any of the provider's names, or one of the addresses.
 func (b *Batch) Matches(dst *[]Match, f MatchesFor) {
 	b.rows("matches", dst, appendTo(dst, func(m *Match) []any {
 		return []any{&m.User, &m.How, &m.Email}
@@ -136,7 +142,7 @@ var deleteAbandoned = define(`
 delete from {users} u using {identities} i
 where u.id = $1 and i.user_id = u.id and ` + abandoned)
 
-// DeleteAbandoned removes a user found ByAbandoned, unless the account has been used since.
+// DeleteAbandoned deletes a user that was found as ByAbandoned, unless the account has been used since then.
 func (b *Batch) DeleteAbandoned(user uuid.UUID) {
 	b.exec("delete abandoned user", deleteAbandoned, user)
 }
@@ -145,7 +151,7 @@ var selectTaken = define(`
 select u.email from {users} u
 where u.aud = $1 and u.email = any($2) and u.email <> '' and u.id <> $3 and u.deleted_at is null`)
 
-// TakenByOthers reads which of the addresses belong to other users of the audience.
+// TakenByOthers reads those of the addresses that belong to other users with the same audience.
 func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, user uuid.UUID) {
 	b.rows("taken by others", dst, appendTo(dst, func(email *string) []any { return []any{email} }),
 		selectTaken, aud, stringArray(addresses), user)
@@ -154,7 +160,8 @@ func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, use
 var selectInvitation = define(`
 select t.user_id from {one_time_tokens} t where t.link_hash = $1 and t.kind = 'invite' and t.expires_at > $2`)
 
-// Invitation reads the user whom an invitation is for; Nil: there is no such invitation, or it has expired.
+// Invitation reads the id of the user who was invited with a link; Nil if there is no such invitation or it has
+// expired.
 func (b *Batch) Invitation(dst *uuid.UUID, linkHash []byte, now time.Time) {
 	b.row("invitation", dst, []any{dst}, selectInvitation, linkHash, now)
 }
@@ -163,7 +170,7 @@ var spendIDToken = define(`
 insert into {spent_id_tokens} (key, expires_at) values ($1, $2)
 on conflict (key) do nothing`)
 
-// SpendIDToken records that an ID token was used for a sign-in. false: the token was used before.
+// SpendIDToken records that an ID token was used for a sign-in. It returns false if the token was used before.
 func (t *Tx) SpendIDToken(ctx context.Context, key []byte, until time.Time) (bool, error) {
 	tag, err := t.tx.Exec(ctx, t.db.sql[spendIDToken], key, until)
 	return tag.RowsAffected() == 1, t.db.wrapError("spend id token", err)

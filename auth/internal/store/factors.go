@@ -11,38 +11,39 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// FactorKind is the kind of a second factor.
+// FactorKind is a kind of second factor.
 type FactorKind string
 
-// The kinds of factors.
+// The kinds of second factors.
 const (
 	FactorTOTP  FactorKind = "totp"
 	FactorPhone FactorKind = "phone"
 	// FactorWebAuthn is a security key.
 	FactorWebAuthn FactorKind = "webauthn"
-	// FactorRecoveryCodes is one factor for all codes of a user, verified from the start.
+	// FactorRecoveryCodes is a single factor for all recovery codes of a user. It is verified when it is made.
 	FactorRecoveryCodes FactorKind = "recovery_code"
 )
 
-// Factor is a second factor of a user. Its secret is read by Attempt alone.
+// Factor is a second factor of a user, without its secret, which only Attempt reads.
 type Factor struct {
 	ID           uuid.UUID  `json:"id"`
 	Kind         FactorKind `json:"kind"`
 	FriendlyName string     `json:"name"`
-	// Phone is without its plus; "" for other kinds.
+	// Phone is the phone number without its plus; "" for other kinds of factors.
 	Phone            string    `json:"phone"`
 	CreatedAt        time.Time `json:"created"`
 	UpdatedAt        time.Time `json:"updated"`
-	VerifiedAt       time.Time `json:"verified"`   // zero: not yet
-	LastChallengedAt time.Time `json:"challenged"` // zero: never
+	VerifiedAt       time.Time `json:"verified"`   // zero if never
+	LastChallengedAt time.Time `json:"challenged"` // zero if never
 }
 
-// Verified reports whether possession of the factor has been proven once.
+// Verified reports whether the user has proven once to possess the factor.
 func (f Factor) Verified() bool { return !f.VerifiedAt.IsZero() }
 
-// factorsOf returns the column of a user's factors: JSON objects separated by commas, in no order; empty for none. The
-// expression user must not depend on the row, so that the factors are read once for a statement. An aggregate or a sort
-// in SQL would cost PostgreSQL 3 of the 5 µs that the column adds to GET /user, and most users have no factors.
+// factorsOf returns an SQL column with the factors of a user: JSON objects separated by commas, in any order; "" if
+// there are none. user is an SQL expression. It must not depend on the row, so that PostgreSQL reads the factors once
+// per statement. An aggregate or a sort in SQL would cost 3 of the 5 µs that the column adds to GET /user, and most
+// users have no factors.
 func factorsOf(user string) string {
 	return `
     array_to_string(array(
@@ -51,7 +52,7 @@ func factorsOf(user string) string {
         from {factors} f where f.user_id = ` + user + `), ',')`
 }
 
-// factorList scans the column of factorsOf. A column that further rows repeat is read once.
+// factorList scans the column of factorsOf. If several rows repeat the column, only the first is decoded.
 type factorList []Factor
 
 // ScanText implements pgtype.TextScanner.
@@ -88,7 +89,7 @@ from {factors} f
 where f.user_id = $1
 order by f.created_at, f.id`)
 
-// Factors reads a user's factors by age.
+// Factors reads a user's factors, the oldest first.
 func (b *Batch) Factors(dst *[]Factor, user uuid.UUID) {
 	b.rows("factors", dst, appendTo(dst, factorTargets), selectFactors, user)
 }
@@ -97,8 +98,8 @@ var insertFactor = define(`
 insert into {factors} (id, user_id, kind, friendly_name, phone, secret, created_at, updated_at)
 values ($1, $2, $3, $4, $5, $6, $7, $7)`)
 
-// InsertFactor adds an unverified factor; secret is sealed, nil for none. ErrFactorName and ErrFactorPhone: another
-// factor of the user has the name or the number.
+// InsertFactor adds an unverified factor. secret is the sealed secret, or nil for none. Send returns ErrFactorName or
+// ErrFactorPhone if another factor of the user has the name or the phone number.
 func (b *Batch) InsertFactor(user uuid.UUID, f Factor, secret []byte) {
 	b.exec("insert factor", insertFactor, f.ID, user, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(secret),
 		f.CreatedAt)
@@ -107,13 +108,14 @@ func (b *Batch) InsertFactor(user uuid.UUID, f Factor, secret []byte) {
 var renameFactor = define(`
 update {factors} set friendly_name = $2, phone = $3, updated_at = $4 where id = $1`)
 
-// RenameFactor gives a factor the name and number that f has.
+// RenameFactor changes the name and the phone number of the factor with f's id to those of f.
 func (b *Batch) RenameFactor(f Factor, now time.Time) {
 	b.exec("rename factor", renameFactor, f.ID, f.FriendlyName, f.Phone, now)
 }
 
-// The passkey that opened the session becomes bound, since a factor was verified in the session. A first factor unbinds
-// all other passkeys: a person who knew only the password may have added them.
+// verifyFactor also marks passkeys as bound, which means that a sign-in with the passkey counts as two factors. The
+// passkey that has opened the session becomes bound, since a factor was verified in the session. If the factor is the
+// user's first, all other passkeys become unbound, since a person who knew only the password may have added them.
 var verifyFactor = define(`
 with bound as (
     update {webauthn_credentials} c set bound = coalesce(c.id = s.passkey_id, false)
@@ -123,8 +125,8 @@ with bound as (
 )
 update {factors} set verified_at = $2, updated_at = $2 where id = $1 and verified_at is null`)
 
-// VerifyFactor records that a factor was proven in a session. Only the first proof changes the factor. first says that
-// the user has no other verified factor.
+// VerifyFactor records that a factor was verified in a session. If it was verified before, it does not change. first is
+// true if the user has no other verified factor.
 func (b *Batch) VerifyFactor(factor, session uuid.UUID, first bool, now time.Time) {
 	b.exec("verify factor", verifyFactor, factor, now, session, first)
 }
@@ -132,8 +134,8 @@ func (b *Batch) VerifyFactor(factor, session uuid.UUID, first bool, now time.Tim
 var spendStep = define(`
 update {factors} set last_step = greatest(last_step, $2), secret = coalesce($3, secret) where id = $1`)
 
-// SpendStep records which TOTP step was accepted; 0 for other kinds of factors. secret replaces the sealed key; nil
-// keeps the key.
+// SpendStep records the TOTP time step whose code was accepted; step is 0 for other kinds of factors. If secret is not
+// nil, it replaces the sealed key.
 func (b *Batch) SpendStep(factor uuid.UUID, step int64, secret []byte) {
 	b.exec("spend step", spendStep, factor, step, bytesOrNull(secret))
 }
@@ -144,8 +146,8 @@ with passkeys as (
 )
 delete from {factors} where user_id = $1 and ($2::uuid[] is null or id = any($2))`)
 
-// DeleteFactors removes the given factors of a user with their challenges. If none are given, it removes all factors
-// and passkeys.
+// DeleteFactors deletes the given factors of a user and their challenges. If no factors are given, it deletes all
+// factors and passkeys of the user.
 func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
 	var list any
 	if len(factors) > 0 {
@@ -157,7 +159,7 @@ func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
 var deleteUnverified = define(`
 delete from {factors} where user_id = $1 and ($2 = '' or kind = $2) and verified_at is null`)
 
-// DeleteUnverified removes a user's unverified factors of a kind; "" is any kind.
+// DeleteUnverified deletes a user's unverified factors of one kind, or of all kinds if kind is "".
 func (b *Batch) DeleteUnverified(user uuid.UUID, kind FactorKind) {
 	b.exec("delete unverified factors", deleteUnverified, user, string(kind))
 }

@@ -8,35 +8,37 @@ import (
 	"github.com/google/uuid"
 )
 
-// Flow is a PKCE flow: the link or provider gives the browser a code, and a client that knows the verifier gets the
-// session for it.
+// Flow is a PKCE flow: after a link or a sign-in at a provider, the browser gets a code. A client that knows the
+// verifier exchanges the code for a session.
 type Flow struct {
 	ID, User uuid.UUID
-	// Method becomes the session's amr.
+	// Method becomes the amr method of the session.
 	Method string
-	// Challenge is compared as ChallengeMethod says: s256 or plain.
+	// Challenge is the PKCE code challenge, ChallengeMethod its method: s256 or plain.
 	Challenge, ChallengeMethod string
-	// IssuedAt is when the code was given out; zero: not yet.
+	// IssuedAt is when the code was issued; zero if it was not issued yet.
 	IssuedAt, CreatedAt, ExpiresAt time.Time
 
-	// Of a flow that came from a provider: its name, and its tokens, sealed.
+	// The provider's name, and its tokens sealed under the root key, if the flow is a sign-in at a provider.
 	Provider       string
 	ProviderTokens []byte
-	// AAL and AMR are the level and methods of a session that the new session continues; 0 and nil: there is none.
+	// AAL and AMR are the level and the methods of the session that the new session continues; 0 and nil if there is
+	// none.
 	AAL int
 	AMR json.RawMessage
 
-	// Linked is the sealed profile of an identity that the exchange of the code links; nil: the exchange is a sign-in.
-	// LinkingSession requested the linking, at the level LinkingAAL.
+	// Linked is the sealed profile of an identity that is linked when the code is exchanged; nil if the flow is a
+	// sign-in. LinkingSession is the session in which the user requested the linking, LinkingAAL its level at that
+	// time.
 	Linked         []byte
 	LinkingSession uuid.UUID
 	LinkingAAL     int
 
-	// UsedAt is when the code was first exchanged, Session the session that the exchange opened. Only TakeFlow reads
-	// them.
+	// UsedAt is when the code was first exchanged, Session is the session that this opened. Only TakeFlow reads these
+	// fields.
 	UsedAt  time.Time
 	Session uuid.UUID
-	// Void: sessions of the user were ended after the code was given out. Only TakeFlow reads it.
+	// Void is true if the user's sessions were ended after the code was issued. Only TakeFlow reads this field.
 	Void bool
 }
 
@@ -45,7 +47,7 @@ insert into {flows} (id, user_id, method, challenge, challenge_method, created_a
 select $1, $2, $3, $4, $5, $6, $7
 where $2::uuid is null or exists (select from {users} where id = $2 and deleted_at is null)`)
 
-// InsertFlow begins a flow; without effect when its user doesn't exist.
+// InsertFlow adds a flow whose code is not issued yet. It has no effect if the flow's user does not exist.
 func (b *Batch) InsertFlow(f Flow) {
 	b.exec("insert flow", insertFlow, f.ID, uuidOrNull(f.User), f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt,
 		f.ExpiresAt)
@@ -60,7 +62,7 @@ select ` + flowColumns + `
 from {flows} f
 where f.id = $1`)
 
-// Flow reads a flow.
+// Flow reads a flow by its id.
 func (b *Batch) Flow(dst *Flow, id uuid.UUID) { b.row("flow", dst, flowTargets(dst), selectFlow, id) }
 
 func flowTargets(f *Flow) []any {
@@ -70,7 +72,7 @@ func flowTargets(f *Flow) []any {
 
 var insertIssuedFlow = define(insertInto("{flows}", flowColumns+", code_hash"))
 
-// InsertIssuedFlow adds a flow that came from a provider, with its code.
+// InsertIssuedFlow adds a flow of a sign-in at a provider, together with its code.
 func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
 	f.CreatedAt = f.IssuedAt
 	b.exec("insert issued flow", insertIssuedFlow, valuesOf(append(flowTargets(&f), &codeHash))...)
@@ -84,8 +86,9 @@ func (b *Batch) IssueCode(flow uuid.UUID, codeHash []byte, now time.Time, user u
 	b.exec("issue code", issueCode, flow, codeHash, now, user)
 }
 
-// The user is locked before the flow, as in all statements, and the flow is read as the previous holder of the lock
-// left it. A used flow keeps the hash of its code's hash and no secrets.
+// takeFlow locks the user before the flow, the order of all statements, and reads the flow as the previous holder of
+// the lock has left it. In a flow that is marked as used, the code's hash is replaced by its own hash, and the secrets
+// are deleted.
 var takeFlow = define(`
 with live as materialized (
     select f.*, u.sessions_void_before
@@ -99,8 +102,9 @@ with live as materialized (
 select ` + flowColumns + `, f.used_at, f.session_id, coalesce(f.issued_at < f.sessions_void_before, false)
 from live f`)
 
-// TakeFlow locks the user and the flow that a code belongs to, and marks the flow as used by session. The
-// result is the flow as it was before. ErrNotFound: no such code, or it has expired.
+// TakeFlow locks the user and the flow of a code, and marks the flow as used by session. It returns the flow as it was
+// before. The error is ErrNotFound if there is no flow with this code. The caller must check whether the code has
+// expired, since an expired flow is kept until Sweep deletes it.
 func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte, session uuid.UUID, now time.Time) (Flow, error) {
 	var f Flow
 	b := t.Batch()
@@ -117,5 +121,5 @@ func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte, session uuid.UUID, n
 var deleteFlows = define(`
 delete from {flows} where user_id = $1 and used_at is null`)
 
-// DeleteFlows ends a user's flows. Used ones stay, to recognise a code that comes back.
+// DeleteFlows deletes a user's flows, except used ones, which are kept so that a code that is sent again is recognized.
 func (b *Batch) DeleteFlows(user uuid.UUID) { b.exec("delete flows", deleteFlows, user) }

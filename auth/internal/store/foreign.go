@@ -4,24 +4,26 @@ import (
 	"context"
 )
 
-// ForeignTables says whether the schema that this program would use holds another program's tables.
+// ForeignTables says whether the schema that this program would use contains tables of another program.
 type ForeignTables struct {
-	// Schema is the first one on the search_path that exists; "": none.
+	// Schema is the first schema on the search_path that exists; "" if none does.
 	Schema string
-	// Former: the schema's table users belongs to the replaced service; without a namespace, ours would have the same
-	// name.
+	// Former is true if the schema has a table users of supabase/auth and no namespace is set, so that our table would
+	// have the same name.
 	Former bool
-	// Taken is a table with the name of one of ours, in a schema without our {schema_migrations}; "": none.
+	// Taken is the name of a table that has the name of one of ours, in a schema without our table schema_migrations;
+	// "" if there is none.
 	Taken string
-	// Role is the role that this program connects as.
+	// Role is the role as which this program connects.
 	Role string
-	// Readers are the other roles that Role's default privileges would give a right to new tables in the schema; even
-	// the right to add a trigger matters, since a trigger runs with the rights of the role that writes. "" if
-	// {schema_migrations} exists already.
+	// Readers are other roles that would get a right on new tables in the schema, because of Role's default privileges.
+	// Even the right to add a trigger matters, since a trigger runs with the rights of the role that writes. "" if
+	// there are no such roles or if the table schema_migrations exists already.
 	Readers string
 }
 
-// It runs before the first statement on our own tables and reads only the catalogue, for which no right is needed.
+// selectForeignTables is executed before the first statement that uses our tables. It reads only the system catalogue,
+// for which no right is needed.
 var selectForeignTables = define(`
 with columns as (
     select c.relname::text as relation, a.attname::text as name
@@ -44,8 +46,8 @@ select current_schema()::text,
          or d.defaclnamespace = (select oid from pg_namespace where nspname = current_schema()))
        and not exists (select from columns where relation = '{schema_migrations}'))`)
 
-// mayRead lists the other roles that have any right to our tables, one row for each role. Its names can be typed into a
-// statement, whose search_path may be another one.
+// mayRead returns a row for each other role that has a right on any of our tables. The names are quoted and have their
+// schema, so that an operator can copy them into a statement in a session with another search_path.
 var mayRead = define(`
 select role, array_agg(format('%I.%I', schema, relation) order by array_position($1, relation))
 from (
@@ -58,20 +60,20 @@ from (
       and a.grantee <> c.relowner and r.rolname is distinct from current_user) granted
 group by role order by role`)
 
-// Reader is a role that a grant lets read or write our tables.
+// Reader is a role that was granted rights on our tables.
 type Reader struct {
-	Role   string   // as SQL wants it, quoted where that is needed
+	Role   string   // quoted if SQL requires that
 	Tables []string // at least one, each with its schema
 }
 
-// Readers returns the roles other than ours that may read or write our tables.
+// Readers returns the other roles that were granted rights on our tables.
 func (db *DB) Readers(ctx context.Context) (list []Reader, err error) {
 	err = db.query(ctx, "readers", appendTo(&list, func(one *Reader) []any { return []any{&one.Role, &one.Tables} }),
 		mayRead, db.tableNames())
 	return list, err
 }
 
-// ForeignTables reads from the catalogue which tables of other programs the schema holds.
+// ForeignTables reads from the system catalogue which tables of other programs the schema contains.
 func (db *DB) ForeignTables(ctx context.Context) (f ForeignTables, err error) {
 	err = db.queryRow(ctx, "foreign tables", []any{&f.Schema, &f.Former, &f.Taken, &f.Role, &f.Readers},
 		selectForeignTables)

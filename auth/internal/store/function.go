@@ -12,21 +12,21 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// ErrFunctionTime: a function of the operator exceeded its time limit.
+// ErrFunctionTime means that a function of the operator has exceeded its time limit.
 var ErrFunctionTime = errors.New("the function took too long")
 
-// afterFunction resets everything that a function may have set for the session, so that it does not affect the
-// connection's next user. reset all does not reset the two roles.
+// afterFunction resets everything that a function may have set for the database session, so that it does not affect the
+// next use of the connection. RESET ALL resets neither the role nor the session authorization.
 const afterFunction = "reset all; reset session authorization; reset role; commit"
 
-// CallFunction calls a function of the operator with one JSON parameter, in a transaction of its own with
-// a time limit for its statement. It returns the result as text: nil for null and void.
+// CallFunction calls a function of the operator with one JSON parameter, in its own transaction. limit is the time
+// limit of the statement. It returns the result as text, or nil for null and void.
 func (db *DB) CallFunction(ctx context.Context, schema, function string, input []byte,
 	limit time.Duration) (out []byte, err error) {
 	return db.callFunction(ctx, functionCall(schema, function), input, limit, afterFunction)
 }
 
-// TryFunction is CallFunction, but what the function did is rolled back.
+// TryFunction does the same as CallFunction, but rolls back what the function has done.
 func (db *DB) TryFunction(ctx context.Context, schema, function string, input []byte,
 	limit time.Duration) (out []byte, err error) {
 	return db.callFunction(ctx, functionCall(schema, function), input, limit, "rollback")
@@ -39,22 +39,22 @@ func (db *DB) callFunction(ctx context.Context, call string, input []byte, limit
 			limit.Milliseconds())); err != nil {
 			return err
 		}
-		// The statement is described each time, since the operator may replace the function while the daemon runs.
+		// The statement is prepared for each call, since the operator may replace the function while the daemon runs.
 		err := c.QueryRow(ctx, call, pgx.QueryExecModeDescribeExec, string(input)).Scan(&out)
 		if err != nil {
-			execSimple(ctx, c, "rollback") // a failure makes the pool drop the connection
+			execSimple(ctx, c, "rollback") // if this fails, the pool closes the connection
 			return err
 		}
 		return execSimple(ctx, c, end)
 	})
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "57014" &&
-		ctx.Err() == nil { // query_canceled, and the caller still waits
+		ctx.Err() == nil { // query_canceled although the caller still waits: the time limit
 		return nil, fmt.Errorf("%w: %w", ErrFunctionTime, err)
 	}
 	return out, err
 }
 
-// execSimple sends several commands in one round trip.
+// execSimple sends several SQL commands in one round trip.
 func execSimple(ctx context.Context, c *pgx.Conn, commands string) error {
 	_, err := c.Exec(ctx, commands, pgx.QueryExecModeSimpleProtocol)
 	return err
@@ -64,7 +64,8 @@ func functionCall(schema, function string) string {
 	return fmt.Sprintf("select (%s($1))::text", pgx.Identifier{schema, function}.Sanitize())
 }
 
-// functionsNamed reads the functions that have a name, and what the daemon's database user may do with them.
+// functionsNamed returns the functions with a name, and whether the daemon's role may use their schema and execute
+// them.
 var functionsNamed = define(`
 select p.oid::regprocedure::text, p.prorettype::regtype::text, p.proretset,
        has_schema_privilege(n.oid, 'usage'), has_function_privilege(p.oid, 'execute')
@@ -72,8 +73,8 @@ from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where n.nspname = $1 and p.proname = $2
 order by 1`)
 
-// CheckFunction returns why CallFunction could not call a function of the operator; nil if it could. It does not call
-// the function.
+// CheckFunction returns an error that says why CallFunction could not call a function of the operator, or nil if it
+// could. It does not call the function.
 func (db *DB) CheckFunction(ctx context.Context, schema, function string) error {
 	type candidate struct {
 		signature, returns string
@@ -123,5 +124,5 @@ func (db *DB) CheckFunction(ctx context.Context, schema, function string) error 
 	return nil
 }
 
-// jsonTypes are the types of parameters that accept JSON text: json, jsonb, text.
+// jsonTypes are the parameter types to which JSON text can be passed: json, jsonb and text.
 var jsonTypes = map[uint32]bool{pgtype.JSONOID: true, pgtype.JSONBOID: true, pgtype.TextOID: true}

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// denied matches the text of a refusal, ran the table that the statement in the error's context writes. PostgreSQL
-// reports neither in a field.
+// denied matches PostgreSQL's message for a missing right and extracts the object's kind and name. ran extracts from
+// the error's context which statement writes which table. PostgreSQL does not report these in fields of the error.
 var (
 	denied = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^permission denied for ([a-z ]+) (\S+)$`) })
 	ran    = sync.OnceValue(func() *regexp.Regexp {
@@ -20,9 +20,9 @@ var (
 	})
 )
 
-// lacking reads the relation that a hook's function may not access, the role that the function runs as, and whether a
-// view of another owner reads the relation. If several functions have the name, it takes the function that the call
-// resolves to: PostgreSQL prefers text, then fewer parameters.
+// lacking returns the role as which a hook's function runs, the name of the relation that it may not access, and
+// whether a view of another owner reads the relation. If several functions have the name, it takes the one that
+// PostgreSQL would call: PostgreSQL prefers a parameter of type text, then fewer parameters.
 var lacking = define(`
 with who as (
     select coalesce((select case when p.prosecdef then p.proowner end
@@ -42,11 +42,12 @@ select format('%I', pg_get_userbyid(role)), format('%I', $3::text), coalesce((se
     where v.oid <> what.oid and v.relowner <> role)
 from who`)
 
-// between is appended to the advice if the role is not certain.
+// between is appended to the advice if it is not certain that the role lacks the right.
 const between = ", or to the owner of the view or function that the statement goes through"
 
-// GrantFor returns what the function called by TryFunction was not allowed to do, with the GRANT that allows it. It
-// returns "" if err is not such a refusal: a function may also raise insufficient_privilege on purpose.
+// GrantFor returns a text for the operator: what a function called by TryFunction was not allowed to do, and the GRANT
+// statement that would allow it. It returns "" if err does not come from a missing right; a function may also raise
+// insufficient_privilege on purpose.
 func (db *DB) GrantFor(ctx context.Context, schema, function string, err error) string {
 	pg, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -58,7 +59,7 @@ func (db *DB) GrantFor(ctx context.Context, schema, function string, err error) 
 		return ""
 	}
 	m := denied().FindStringSubmatch(pg.Message)
-	if m == nil { // the message is in another language, or ownership is lacking
+	if m == nil { // the message is in another language, or the role must be the owner
 		return pg.Message
 	}
 	kind, name, verb, word := m[1], m[2], "read", "select"
@@ -78,7 +79,7 @@ func (db *DB) GrantFor(ctx context.Context, schema, function string, err error) 
 		return fmt.Sprintf("may not use schema %s: grant usage on schema %s to %s", name, quoted, role)
 	case relation != "":
 		return fmt.Sprintf("may not %s %s: grant %s on %s to %s", verb, relation, word, relation, role)
-	case strings.HasSuffix(kind, "table") || strings.HasSuffix(kind, "view"): // the role has the right already
+	case strings.HasSuffix(kind, "table") || strings.HasSuffix(kind, "view"): // another role lacks the right
 		return fmt.Sprintf("%s: grant %s on it to %s", pg.Message, word, strings.TrimPrefix(between, ", or to "))
 	}
 	return fmt.Sprintf("%s: grant it to %s", pg.Message, role)

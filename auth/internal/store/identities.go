@@ -7,18 +7,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// Identity is one way to sign in to an account: an external provider, or "email" or "phone" with the user's id as
-// ProviderID.
+// Identity is one way of a user to sign in: an account at an external provider, or an address of the user's own. In the
+// second case Provider is "email" or "phone", and ProviderID is the user's id.
 type Identity struct {
 	ID, UserID           uuid.UUID
 	Provider, ProviderID string
-	// Email is lower-cased; "" when the provider gave none.
+	// Email is in lower case; "" if the provider gave none.
 	Email                              string
 	Data                               json.RawMessage
 	LastSignInAt, CreatedAt, UpdatedAt time.Time
 }
 
-// identityColumns are read in this order by identityTargets; they are null if there is no identity.
+// identityColumns are the columns that identityTargets reads, in the same order. All are null if a join finds no
+// identity.
 const identityColumns = `
     i.id, i.user_id, i.provider, i.provider_id, i.email, i.identity_data, i.last_sign_in_at, i.created_at, i.updated_at`
 
@@ -33,26 +34,26 @@ from {identities} i
 where i.user_id = $1
 order by i.created_at, i.id`)
 
-// Identities reads a user's identities by age.
+// Identities reads a user's identities, the oldest first.
 func (b *Batch) Identities(dst *[]Identity, user uuid.UUID) {
 	b.rows("identities", dst, appendTo(dst, identityTargets), selectIdentities, user)
 }
 
 var insertIdentity = define(insertInto("{identities}", identityColumns))
 
-// InsertIdentity adds an identity; ErrIdentityTaken when the provider's id belongs to another user.
+// InsertIdentity adds an identity. Send returns ErrIdentityTaken if another user has the identity.
 func (b *Batch) InsertIdentity(i Identity) {
 	b.exec("insert identity", insertIdentity, valuesOf(identityTargets(&i))...)
 }
 
-// Only a row of the same user is updated; another user's row is left unchanged.
+// putIdentity updates an existing row only if it belongs to the same user.
 var putIdentity = define(insertInto("{identities} as i", identityColumns) + `
 on conflict (provider, provider_id) do update set
     email = excluded.email, identity_data = i.identity_data || excluded.identity_data, updated_at = excluded.updated_at
 where i.user_id = excluded.user_id`)
 
-// PutIdentity adds an identity, or merges e-mail and data into the same identity if the user has it. If another user
-// has the identity, nothing changes: the caller must check before.
+// PutIdentity adds an identity. If the user has it already, its email address is replaced and its data is merged. If
+// another user has it, nothing changes, so the caller must check that before.
 func (b *Batch) PutIdentity(i Identity) {
 	b.exec("put identity", putIdentity, valuesOf(identityTargets(&i))...)
 }
@@ -62,7 +63,7 @@ update {identities} set
     identity_data = identity_data || jsonb_build_object('email_verified', true), updated_at = $3
 where user_id = $1 and email = $2 and email <> ''`)
 
-// VerifyIdentities sets email_verified on a user's identities that have this address.
+// VerifyIdentities sets email_verified in the data of those identities of a user that have this email address.
 func (b *Batch) VerifyIdentities(user uuid.UUID, email string, now time.Time) {
 	b.exec("verify identities", verifyIdentities, user, email, now)
 }
@@ -70,13 +71,13 @@ func (b *Batch) VerifyIdentities(user uuid.UUID, email string, now time.Time) {
 var deleteIdentity = define(`
 delete from {identities} where id = $1`)
 
-// DeleteIdentity removes an identity.
+// DeleteIdentity deletes an identity.
 func (b *Batch) DeleteIdentity(id uuid.UUID) { b.exec("delete identity", deleteIdentity, id) }
 
 var refreshIdentity = define(`
 update {identities} set email = $2, identity_data = $3, last_sign_in_at = $4, updated_at = $4 where id = $1`)
 
-// RefreshIdentity replaces the address and the data of an identity.
+// RefreshIdentity replaces the email address and the data of an identity.
 func (b *Batch) RefreshIdentity(id uuid.UUID, email string, data json.RawMessage, now time.Time) {
 	b.exec("refresh identity", refreshIdentity, id, email, []byte(data), now)
 }
@@ -84,8 +85,8 @@ func (b *Batch) RefreshIdentity(id uuid.UUID, email string, data json.RawMessage
 var deleteIdentitiesBut = define(`
 delete from {identities} where user_id = $1 and id <> $2 and ($3 or provider not in ('email', 'phone'))`)
 
-// DeleteIdentitiesBut removes a user's external identities except keep; with own, the identities of the user's own
-// addresses too.
+// DeleteIdentitiesBut deletes a user's identities at external providers, except keep. If own is true, it also deletes
+// the identities for the user's own addresses.
 func (b *Batch) DeleteIdentitiesBut(user, keep uuid.UUID, own bool) {
 	b.exec("delete identities", deleteIdentitiesBut, user, keep, own)
 }

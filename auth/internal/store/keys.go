@@ -9,11 +9,12 @@ import (
 	"gatehouse/auth/internal/clock"
 )
 
-// SigningKey is a sealed private key. The times decide which key signs: see migration 00007.
+// SigningKey is a private key, sealed under the root key. Its times decide when it signs: the key that signs is the one
+// with the latest SignsAt that has passed and that is not revoked.
 type SigningKey struct {
 	KID, Algorithm string
 	Sealed         []byte
-	// SignsAt is when the key begins to sign. RevokedAt is zero unless the key was revoked.
+	// SignsAt is when the key begins to sign. RevokedAt is zero if the key was not revoked.
 	CreatedAt, SignsAt, RevokedAt time.Time
 }
 
@@ -24,7 +25,7 @@ select ` + keyColumns + `
 from {signing_keys}
 order by signs_at desc, kid`)
 
-// If there is no key, it returns one row with the time only.
+// selectTimedKeys returns one row with only the time if there is no key.
 var selectTimedKeys = define(`
 select now.at, ` + keyColumns + `
 from (select clock_timestamp() as at) now left join {signing_keys} on true
@@ -37,7 +38,7 @@ func (k *SigningKey) targets() []any {
 	return []any{&k.KID, &k.Algorithm, &k.Sealed, &k.CreatedAt, &k.SignsAt, &k.RevokedAt}
 }
 
-// SigningKeys reads all keys, the latest SignsAt first, and PostgreSQL's clock.
+// SigningKeys reads all keys, the one with the latest SignsAt first, and PostgreSQL's clock.
 func (db *DB) SigningKeys(ctx context.Context) (list []SigningKey, at clock.Reading, err error) {
 	at, err = db.timed(ctx, "signing keys", selectTimedKeys, func(r pgx.Rows, now *time.Time) error {
 		var k SigningKey
@@ -55,7 +56,8 @@ func (db *DB) Time(ctx context.Context) (clock.Reading, error) {
 	return db.timed(ctx, "time", selectTime, func(r pgx.Rows, now *time.Time) error { return scanRow(r, []any{now}) })
 }
 
-// timed runs a statement whose rows have PostgreSQL's time. The reading does not include the wait for a connection.
+// timed runs a statement whose rows contain PostgreSQL's time. at also has the times when the statement was sent and
+// its result was received, without the wait for a connection.
 func (db *DB) timed(ctx context.Context, doing string, s statement,
 	row func(pgx.Rows, *time.Time) error) (at clock.Reading, err error) {
 	err = db.withConn(ctx, doing, func(c *pgx.Conn) error {
@@ -76,8 +78,8 @@ lock table {signing_keys} in share row exclusive mode`)
 
 var insertSigningKey = define(insertInto("{signing_keys}", keyColumns))
 
-// FirstSigningKey adds a key if there is none, and returns the stored keys: replicas that start at once on an empty
-// database all get the same key.
+// FirstSigningKey adds a key if there is none, and returns the stored keys. So replicas that start at the same time
+// with an empty database all get the same key.
 func (db *DB) FirstSigningKey(ctx context.Context, k SigningKey) (list []SigningKey, err error) {
 	err = db.InTx(ctx, func(t *Tx) error {
 		if err := t.run(ctx, lockSigningKeys); err != nil {
@@ -98,7 +100,7 @@ func (db *DB) FirstSigningKey(ctx context.Context, k SigningKey) (list []Signing
 	return list, err
 }
 
-// InsertSigningKey adds a key.
+// InsertSigningKey adds a signing key.
 func (b *Batch) InsertSigningKey(k SigningKey) {
 	b.exec("insert signing key", insertSigningKey, valuesOf(k.targets())...)
 }
@@ -106,7 +108,7 @@ func (b *Batch) InsertSigningKey(k SigningKey) {
 var revokeSigningKey = define(`
 update {signing_keys} set revoked_at = $2 where kid = $1 and revoked_at is null`)
 
-// RevokeSigningKey revokes a key: each replica refuses the key's tokens once it reads the keys again.
+// RevokeSigningKey marks a key as revoked. Each replica refuses the key's tokens from its next read of the keys on.
 func (b *Batch) RevokeSigningKey(kid string, now time.Time) {
 	b.exec("revoke signing key", revokeSigningKey, kid, now)
 }
@@ -114,7 +116,7 @@ func (b *Batch) RevokeSigningKey(kid string, now time.Time) {
 var resealSigningKey = define(`
 update {signing_keys} set sealed = $2 where kid = $1`)
 
-// ResealSigningKey replaces a sealed key by the same key sealed with a newer root key.
+// ResealSigningKey replaces a sealed key by the same key, sealed under a newer root key.
 func (db *DB) ResealSigningKey(ctx context.Context, kid string, sealed []byte) error {
 	return db.run(ctx, "reseal signing key", resealSigningKey, kid, sealed)
 }
@@ -122,7 +124,7 @@ func (db *DB) ResealSigningKey(ctx context.Context, kid string, sealed []byte) e
 var deleteSigningKey = define(`
 delete from {signing_keys} where kid = $1`)
 
-// DeleteSigningKey removes a key that nothing is verified with any more.
+// DeleteSigningKey deletes a key that no longer verifies any token.
 func (db *DB) DeleteSigningKey(ctx context.Context, kid string) error {
 	return db.run(ctx, "delete signing key", deleteSigningKey, kid)
 }

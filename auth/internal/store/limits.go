@@ -11,28 +11,30 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Limit is a token bucket that holds over all replicas.
+// Limit is a token bucket in the database, which all replicas share.
 type Limit struct {
-	// Key names the bucket: a MAC, never an address itself.
+	// Key identifies the bucket. It is a MAC or a hash, never an address in clear.
 	Key []byte
-	// Size is how much a full bucket holds; with 0 everything is refused.
+	// Size is how many tokens a full bucket holds; 0 refuses everything.
 	Size float64
-	// Refill is how long an empty bucket takes to become full.
+	// Refill is the time in which an empty bucket becomes full.
 	Refill time.Duration
 }
 
-// NewInterval returns the limit of one act per pause: a bucket that holds one token.
+// NewInterval returns a limit of one token, which is refilled after pause. So an act that takes the token is possible
+// once per pause.
 func NewInterval(key []byte, pause time.Duration) Limit {
 	return Limit{Key: key, Size: 1, Refill: pause}
 }
 
-// Level is what a bucket held at a time. The zero Level is that of a full bucket, which was never used.
+// Level is how many tokens a bucket held at a time. The zero Level stands for a bucket that was never used, which is
+// full.
 type Level struct {
 	Tokens float64
 	At     time.Time
 }
 
-// Left returns what the bucket holds now.
+// Left returns how many tokens the bucket holds now.
 func (l Limit) Left(v Level, now time.Time) float64 {
 	if v.At.IsZero() || l.Refill <= 0 {
 		return l.Size
@@ -40,8 +42,8 @@ func (l Limit) Left(v Level, now time.Time) float64 {
 	return min(l.Size, v.Tokens+max(0, now.Sub(v.At).Seconds())*l.rate())
 }
 
-// Wait returns how long it takes until n can be taken; 0: at once. For a bucket smaller than n it is the longest
-// Duration.
+// Wait returns the time until n tokens can be taken; 0 if they can be taken now. If the bucket can never hold n tokens,
+// it returns the longest time.Duration.
 func (l Limit) Wait(v Level, now time.Time, n float64) time.Duration {
 	lacking := n - l.Left(v, now)
 	if lacking <= 0 {
@@ -50,11 +52,11 @@ func (l Limit) Wait(v Level, now time.Time, n float64) time.Duration {
 	if n > l.Size {
 		return math.MaxInt64
 	}
-	// Round up to whole microseconds, except for a rounding error.
+	// Round up to whole microseconds, but not because of a rounding error of the division.
 	return time.Duration(math.Ceil(lacking/l.rate()*1e6-1e-3)) * time.Microsecond
 }
 
-// rate returns the tokens per second.
+// rate returns how many tokens are added in a second.
 func (l Limit) rate() float64 {
 	if l.Refill <= 0 {
 		return math.MaxFloat32
@@ -62,7 +64,7 @@ func (l Limit) rate() float64 {
 	return l.Size / l.Refill.Seconds()
 }
 
-// LimitError says which bucket held too little.
+// LimitError is the error for a bucket that held too few tokens.
 type LimitError struct{ Limit Limit }
 
 func (e *LimitError) Error() string { return fmt.Sprintf("limit %x is used up", e.Limit.Key) }
@@ -77,18 +79,18 @@ from unnest($1::bytea[]) with ordinality n (key, i) join {limits} l on l.key = n
 union all
 select 0, 0, null where ` + ownerKnows("$2", "$3", "$4", "$5"))
 
-// Levels reads buckets; dst gets one Level for each limit.
+// Levels reads the levels of buckets into dst, one Level for each limit.
 func (b *Batch) Levels(dst *[]Level, limits ...Limit) {
 	b.rows("levels", dst, levelsInto(dst, new(bool), len(limits)), selectLevels, keysOf(limits))
 }
 
-// UserAt is the user with an address, at a place.
+// UserAt identifies a user by audience and address, and the place of the request.
 type UserAt struct {
 	Aud, Address string
 	Place        Place
 }
 
-// LevelsAt is Levels, and reports whether the place is a known place of the user.
+// LevelsAt does the same as Levels, and also reads whether the place is a known place of the user.
 func (b *Batch) LevelsAt(dst *[]Level, known *bool, u UserAt, limits ...Limit) {
 	b.rows("levels", dst, levelsInto(dst, known, len(limits)), selectLevelsAt, keysOf(limits), u.Aud, u.Address,
 		u.Place.MAC, u.Place.Since)
@@ -102,7 +104,8 @@ func keysOf(limits []Limit) [][]byte {
 	return keys
 }
 
-// levelsInto reads the levels of n limits, whose rows are numbered from 1; row 0 says that the place is known.
+// levelsInto returns a function that reads the rows of selectLevels or selectLevelsAt. Column 1 is the number of the
+// limit, from 1. A row with number 0 means that the place is known.
 func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	*dst, *known = make([]Level, n), false
 	return func(r pgx.Rows) error {
@@ -120,26 +123,27 @@ func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	}
 }
 
-// bucket has the parameters of a statement that describe a bucket: size, tokens per second, seconds to refill, the time.
+// bucket has the SQL parameters that describe a bucket in a statement: its size, the tokens added per second, the
+// seconds in which it becomes full, and the present time.
 type bucket struct{ size, rate, refill, now string }
 
-// holds returns the SQL for what the bucket in a row l of {limits} holds.
+// holds returns the SQL expression for how many tokens the bucket in row l of our table limits holds now.
 func (b bucket) holds() string {
 	return "least(" + b.size + "::float8, l.tokens + greatest(0, extract(epoch from " + b.now +
 		"::timestamptz - l.at)::float8) * " + b.rate + "::float8)"
 }
 
-// holdsTry returns the SQL for whether it holds a try. The tolerance is only for rounding.
+// holdsTry returns the SQL condition that the bucket holds a token. The tolerance only allows for rounding errors.
 func (b bucket) holdsTry() string { return b.holds() + " >= 1 - 1e-9" }
 
-// fullAt returns the SQL for when the bucket is full, if it becomes empty now.
+// fullAt returns the SQL expression for when the bucket will be full if it becomes empty now.
 func (b bucket) fullAt() string {
 	return b.now + "::timestamptz + " + b.refill + "::float8 * interval '1 second'"
 }
 
-// takeFrom returns the step taken of a statement, which takes a try from the bucket with a key, for each row of from,
-// and has a row if there was a try. A bucket that is already empty is not written: it refills as if no try had been
-// made.
+// takeFrom returns an SQL step named taken. For each row of the FROM clause from, it takes a token from the bucket with
+// the given key, and returns a row if the bucket had a token. An empty bucket is not changed, so it refills as if
+// nothing had been tried.
 func takeFrom(key, from string, b bucket) string {
 	return `taken as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -151,8 +155,8 @@ func takeFrom(key, from string, b bucket) string {
 )`
 }
 
-// markPause returns the step marked of a statement, which takes the token of an interval, for each row of from, and has
-// a row if the token was there.
+// markPause returns an SQL step named marked. For each row of the FROM clause from, it takes the token of an interval,
+// and returns a row if the token had not been taken.
 func markPause(key, refill, now, from string) string {
 	return `marked as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -164,8 +168,8 @@ func markPause(key, refill, now, from string) string {
 )`
 }
 
-// The new level is computed from the row as it is once the lock on it is held. A level below zero violates
-// {limits_floor}.
+// takeLimit computes the new level from the row as it is when the statement holds the row's lock. A level below zero
+// violates the constraint limits_floor.
 var takeLimit = define(`
 insert into {limits} as l (key, tokens, at, full_at)
 values ($1, $2::float8 - $4::float8, $5::timestamptz, $5::timestamptz + $6::float8 * interval '1 second')
@@ -174,8 +178,8 @@ on conflict (key) do update set
     at = greatest(l.at, $5::timestamptz),
     full_at = greatest(l.full_at, excluded.full_at)`)
 
-// Take takes n from a bucket. If the bucket holds less, Send fails with a LimitError and nothing of the batch happens.
-// Taking 0 costs the same and always succeeds.
+// Take takes n tokens from a bucket. If the bucket holds fewer, Send fails with a LimitError and the whole Batch is
+// undone. Taking 0 tokens costs as much and always succeeds.
 func (b *Batch) Take(l Limit, n float64, now time.Time) {
 	b.add("take", func(r pgx.BatchResults) error {
 		_, err := r.Exec()
@@ -189,31 +193,31 @@ func (b *Batch) Take(l Limit, n float64, now time.Time) {
 var deleteLimits = define(`
 delete from {limits} where key = any($1::bytea[])`)
 
-// ForgetLimits makes buckets full again.
+// ForgetLimits deletes the levels of buckets, so that the buckets are full.
 func (b *Batch) ForgetLimits(keys ...[]byte) { b.exec("forget limits", deleteLimits, keys) }
 
-// Place is a network from which a sign-in is tried.
+// Place is the network from which a user tries to sign in.
 type Place struct {
-	// MAC names the network; nil: unknown.
+	// MAC identifies the network without revealing it; nil if the network is unknown.
 	MAC []byte
-	// Since bounds the age of a sign-in from the place that makes it a known place of the user.
+	// Since is the time after which the user must have signed in from the place for it to be a known place.
 	Since time.Time
-	// Tries is the bucket that counts at a known place instead of the account's.
+	// Tries is the bucket that counts tries at a known place, instead of the account's bucket.
 	Tries Limit
 }
 
-// maxPlaces is how many places of a user are remembered.
+// maxPlaces is how many places are stored for a user.
 const maxPlaces = "20"
 
-// placeOf returns the SQL for a user's place as it is stored; user and mac are expressions. The hash includes the
-// user's id, so that the table does not show which users share a network.
+// placeOf returns the SQL expression for a place as it is stored; user and mac are SQL expressions. It hashes the MAC
+// together with the user's id, so that the table does not show which users share a network.
 func placeOf(user, mac string) string {
 	return "sha256(uuid_send(" + user + "::uuid) || " + mac + "::bytea)"
 }
 
-// rememberPlace returns two steps of a statement that opens a session: they store the place that the user signs in
-// from, and delete the place that was unused longest if there are too many. users is a table with one row or none. A
-// place that was stored today costs no write.
+// rememberPlace returns two SQL steps for a statement that opens a session. They store the place from which the user
+// signs in, and delete the place that was not used for the longest time if there are too many. users is the name of a
+// table with one row, or none. If the place was stored less than a day ago, nothing is written.
 func rememberPlace(users, user, mac, now string) string {
 	return `
 placed as (
@@ -230,7 +234,7 @@ placed as (
 )`
 }
 
-// knowsPlace returns the SQL for whether a place is a known place of a user.
+// knowsPlace returns the SQL condition that a place is a known place of a user.
 func knowsPlace(user, mac, since string) string {
 	return `exists (select from {known_places} k
     where k.user_id = ` + user + ` and k.place = ` + placeOf(user, mac) + ` and k.seen_at > ` + since + `::timestamptz)`
@@ -239,5 +243,5 @@ func knowsPlace(user, mac, since string) string {
 var deletePlaces = define(`
 delete from {known_places} where user_id = $1`)
 
-// DeletePlaces forgets where a user signed in from.
+// DeletePlaces deletes the known places of a user.
 func (b *Batch) DeletePlaces(user uuid.UUID) { b.exec("delete places", deletePlaces, user) }

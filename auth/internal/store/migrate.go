@@ -19,25 +19,25 @@ import (
 	"gatehouse/migrations"
 )
 
-// migration is one file of the schema.
+// migration is a file of the database schema (package migrations).
 type migration struct {
 	Planned
 	version int
-	sql     string // without the namespace, on which the checksum must not depend
+	sql     string // as in the file, without the namespace, so that the checksum does not depend on it
 	sum     [32]byte
 }
 
-// Planned is a migration that Migrate would apply.
+// Planned describes a migration that Migrate will apply.
 type Planned struct {
 	Name string
-	// Outside: the file is not run in a transaction. Its statements end with a semicolon and a newline, and each may
-	// run again after a crash.
+	// Outside means that the file is not executed in a transaction. Its statements end with a semicolon and a newline.
+	// Each must be repeatable, since it may be executed again after a crash.
 	Outside bool
-	// Breaks: a program that doesn't know this file must not run on the schema.
+	// Breaks means that a program without this file must not use the schema.
 	Breaks bool
 }
 
-// applied is one row of schema_migrations.
+// applied is a row of the table schema_migrations.
 type applied struct {
 	name   string
 	sum    []byte
@@ -60,16 +60,16 @@ const insertVersion = `
 insert into {schema_migrations} (version, name, checksum, breaks) values ($1, $2, $3, $4)
 on conflict (version) do nothing`
 
-// Migrations returns how many migrations this program has.
+// Migrations returns how many migrations this program contains.
 func Migrations() int {
-	files, _ := readMigrations(migrations.FS) // Migrate reports the error
+	files, _ := readMigrations(migrations.FS) // Migrate returns the same error
 	return len(files)
 }
 
-// Migrate applies the migrations that the schema lacks, and returns their number. Several processes may call it at
-// once, and a call that was killed can be repeated. It refuses a schema whose applied migrations differ from this
-// program's files, and a schema that a newer program has declared unusable for older ones. If nothing is to be applied,
-// it only needs the right to read.
+// Migrate applies the migrations that the schema lacks, and returns how many. Several processes may call it at the same
+// time, and a call that was interrupted can be repeated. It returns an error if an applied migration differs from this
+// program's file, or if a newer program has applied a migration after which older programs must not use the schema. If
+// there is nothing to apply, it needs only the right to read.
 func (db *DB) Migrate(ctx context.Context) (int, error) {
 	files, err := readMigrations(migrations.FS)
 	if err != nil {
@@ -94,8 +94,8 @@ func (db *DB) migrate(ctx context.Context, files []migration) (done int, err err
 	return done, nil
 }
 
-// applyWithRetry applies one file. If another client holds a lock for longer than a second, it retries instead of
-// waiting in the lock's queue, where all traffic would wait behind it.
+// applyWithRetry applies one file. A statement that waits for a lock blocks all traffic that comes after it. So if
+// another client holds a lock for longer than a second, applyWithRetry gives up and tries again later.
 func (db *DB) applyWithRetry(ctx context.Context, files []migration, m migration) (ran bool, err error) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err = db.withConn(ctx, "apply", func(c *pgx.Conn) error {
@@ -126,7 +126,7 @@ func (db *DB) apply(ctx context.Context, c *pgx.Conn, files []migration, m migra
 		}
 		if !m.Outside {
 			ran = true
-			// Without arguments the file is sent as one simple query, which may hold many statements.
+			// Without arguments pgx sends the file as one simple query, which may contain many statements.
 			if _, err := tx.Exec(ctx, db.fill(m.sql), pgx.QueryExecModeSimpleProtocol); err != nil {
 				return err
 			}
@@ -137,7 +137,7 @@ func (db *DB) apply(ctx context.Context, c *pgx.Conn, files []migration, m migra
 	return ran, err
 }
 
-// applyOutside runs a file statement by statement, unless it has been applied.
+// applyOutside executes a file statement by statement, without a transaction, unless it was applied before.
 func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, m migration) (ran bool, err error) {
 	var done bool
 	err = db.locked(ctx, c, files, func(_ pgx.Tx, there map[int]applied) error {
@@ -155,11 +155,12 @@ func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, 
 	return true, nil
 }
 
-// locked runs f in a transaction during which no other process migrates, with the migrations that were applied. The
-// lock belongs to the transaction, since a session's lock has no meaning behind PgBouncer.
+// locked calls f in a transaction during which no other process applies migrations. f gets the migrations that were
+// applied. The lock is held by the transaction, since behind PgBouncer a lock held by a database session could not be
+// released reliably.
 func (db *DB) locked(ctx context.Context, c *pgx.Conn, files []migration, f func(pgx.Tx, map[int]applied) error) error {
 	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-		// Another daemon's migration may take long; the timeout lets the wait be logged.
+		// Another process may need long for its migration. The timeout lets this process log that it waits.
 		if _, err := tx.Exec(ctx, "set local lock_timeout = '5s'"); err != nil {
 			return err
 		}
@@ -180,17 +181,17 @@ func (db *DB) locked(ctx context.Context, c *pgx.Conn, files []migration, f func
 	})
 }
 
-// migrationLock is the key of the advisory lock for migrating this namespace.
+// migrationLock returns the key of the advisory lock under which this namespace is migrated.
 func (db *DB) migrationLock() int64 { return db.lockKey("migrations") }
 
-// lockKey returns the key of an advisory lock of this namespace.
+// lockKey returns the key of an advisory lock. It depends on the namespace.
 func (db *DB) lockKey(what string) int64 {
 	h := fnv.New64a()
 	h.Write([]byte("gatehouse auth " + what + " " + db.ns))
 	return int64(h.Sum64())
 }
 
-// schemaError says why this program cannot use a schema. Retrying does not help.
+// schemaError is the error for a schema that this program cannot use. Trying again does not help.
 type schemaError string
 
 func (e schemaError) Error() string { return string(e) }
@@ -214,7 +215,7 @@ func checkVersions(there map[int]applied, files []migration) error {
 	return nil
 }
 
-// readVersions reads which migrations were applied and compares them with this program's files.
+// readVersions reads which migrations were applied, and checks that they match this program's files.
 func (db *DB) readVersions(ctx context.Context, q interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, files []migration) (map[int]applied, error) {
@@ -236,13 +237,13 @@ func (db *DB) readVersions(ctx context.Context, q interface {
 	return there, checkVersions(there, files)
 }
 
-// Pending returns how many migrations are still to be applied; an error if this program cannot use the schema.
+// Pending returns how many migrations Migrate would apply. The error says why this program cannot use the schema.
 func (db *DB) Pending(ctx context.Context) (n int, err error) {
 	list, err := db.Plan(ctx)
 	return len(list), err
 }
 
-// missing returns the files that are still to be applied, in order.
+// missing returns the files that were not applied yet, in order.
 func (db *DB) missing(ctx context.Context, files []migration) (list []migration, err error) {
 	err = db.withConn(ctx, "pending migrations", func(c *pgx.Conn) error {
 		there, err := db.readVersions(ctx, c, files)
@@ -260,7 +261,7 @@ func (db *DB) missing(ctx context.Context, files []migration) (list []migration,
 	return list, err
 }
 
-// readMigrations reads NNNNN_subject.sql by ascending number.
+// readMigrations reads the files NNNNN_subject.sql in the order of their numbers.
 func readMigrations(fsys fs.FS) ([]migration, error) {
 	names, err := fs.Glob(fsys, "*.sql")
 	if err != nil {
@@ -292,7 +293,7 @@ func readMigrations(fsys fs.FS) ([]migration, error) {
 	return files, nil
 }
 
-// Plan returns what Migrate would apply, in order, and changes nothing.
+// Plan returns what Migrate would apply, in order. It changes nothing.
 func (db *DB) Plan(ctx context.Context) ([]Planned, error) {
 	files, err := readMigrations(migrations.FS)
 	if err != nil {

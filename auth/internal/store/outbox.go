@@ -9,25 +9,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Message is a mail or an SMS on its way.
+// Message is a message in the outbox: a mail, an SMS, or the call of a hook.
 type Message struct {
 	ID uuid.UUID
-	// Channel is "email", "sms" or "hook"; Kind is the kind of the mail or SMS.
+	// Channel is "email", "sms" or "hook". Kind is the kind of the mail or SMS.
 	Channel, Kind string
 	User          uuid.UUID
-	// Payload is sealed; nil once the message was sent or has expired.
+	// Payload is the message's data, sealed under the root key. It is nil when the message was sent or has expired.
 	Payload []byte
 	// State is one of MessageStates.
 	State string
-	// Attempts counts the claims, including the present one.
+	// Attempts is how often the message was claimed for sending, including the present claim.
 	Attempts                            int
 	CreatedAt, DueAt, ExpiresAt, DoneAt time.Time
 	Error                               string
-	// CanResend: ResendMessage would accept the message. Only Messages sets it.
+	// CanResend is true if ResendMessage would accept the message. Only the method Messages sets it.
 	CanResend bool
 }
 
-// MessageStates are the states of a message.
+// MessageStates are the possible states of a message.
 var MessageStates = []string{"pending", "sent", "failed", "expired"}
 
 const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
@@ -37,13 +37,13 @@ func messageTargets(m *Message) []any {
 		&m.ExpiresAt, &m.DoneAt, &m.Error}
 }
 
-// NewMessage is a message to be sent.
+// NewMessage is a message to be added to the outbox.
 type NewMessage struct {
 	ID, User      uuid.UUID
 	Channel, Kind string
 	Payload       []byte
 	At, ExpiresAt time.Time
-	// DueAt is when the message may be sent; zero: At.
+	// DueAt is the time from which on the message may be sent; zero: At.
 	DueAt time.Time
 }
 
@@ -52,7 +52,7 @@ insert into {outbox} (id, channel, kind, user_id, payload, due_at, expires_at, c
 select $1, $2, $3, $4, $5, coalesce($8::timestamptz, $6), $7, $6
 where $4::uuid is null or exists (select from {users} where id = $4 and deleted_at is null)`)
 
-// InsertMessage puts a message into the outbox; without effect when its user doesn't exist, or was deleted.
+// InsertMessage adds a message to the outbox. It has no effect if the message's user does not exist or was deleted.
 func (b *Batch) InsertMessage(m NewMessage) {
 	b.exec("insert message", insertMessage, m.ID, m.Channel, m.Kind, uuidOrNull(m.User), m.Payload, m.At, m.ExpiresAt,
 		timeOrNull(m.DueAt))
@@ -65,8 +65,8 @@ update {outbox} set payload = null,
     error = case state when 'pending' then 'no longer wanted' else error end
 where user_id = $1 and (state = 'pending' or state = 'failed' and payload is not null)`)
 
-// CancelMessages expires a user's pending messages, when the user is deleted or the tokens become void. Failed messages
-// cannot be sent again after that.
+// CancelMessages expires a user's pending messages. It is called when the user is deleted or the tokens in the messages
+// become invalid. Afterwards failed messages cannot be sent again either.
 func (b *Batch) CancelMessages(user uuid.UUID, now time.Time) {
 	b.exec("cancel messages", cancelMessages, user, now)
 }
@@ -80,8 +80,8 @@ func (db *DB) FinishMessage(ctx context.Context, id uuid.UUID, now time.Time) er
 	return db.run(ctx, "finish message", finishMessage, id, "sent", now, "")
 }
 
-// FailMessage ends the attempts for a message; why is for the operator, who may call ResendMessage until the message
-// expires. Then Sweep wipes the payload.
+// FailMessage records that a message has failed and will not be tried again. why is for the operator, who can call
+// ResendMessage until the message expires. After that Sweep deletes the payload.
 func (db *DB) FailMessage(ctx context.Context, id uuid.UUID, now time.Time, why string) error {
 	return db.run(ctx, "fail message", finishMessage, id, "failed", now, why)
 }
@@ -90,7 +90,7 @@ var retryMessage = define(`
 update {outbox} set due_at = $2, error = $3
 where id = $1 and state = 'pending'`)
 
-// RetryMessage records that a message could not be sent; it is due again at due.
+// RetryMessage records that an attempt to send a message has failed, and that it is to be tried again at due.
 func (db *DB) RetryMessage(ctx context.Context, id uuid.UUID, due time.Time, why string) error {
 	return db.run(ctx, "retry message", retryMessage, id, due, why)
 }
@@ -99,7 +99,8 @@ var releaseMessages = define(`
 update {outbox} set due_at = $2, attempts = attempts - 1
 where id = any($1) and state = 'pending'`)
 
-// ReleaseMessages returns claimed messages untried, so that another process can claim them when this one ends.
+// ReleaseMessages undoes the claims of messages whose sending was not tried to the end, so that another process can
+// claim them.
 func (db *DB) ReleaseMessages(ctx context.Context, ids []uuid.UUID, now time.Time) error {
 	return db.run(ctx, "release messages", releaseMessages, ids, now)
 }
@@ -108,23 +109,24 @@ var expireMessages = define(`
 update {outbox} set state = 'expired', payload = null, done_at = $1
 where state = 'pending' and expires_at <= $1`)
 
-// ExpireMessages expires the messages that are too old to be sent, and returns their number.
+// ExpireMessages expires the pending messages that are past their expiry, and returns how many.
 func (db *DB) ExpireMessages(ctx context.Context, now time.Time) (int64, error) {
 	return db.exec(ctx, "expire messages", expireMessages, now)
 }
 
-// MessageFilter chooses a page of the outbox.
+// MessageFilter selects a page of the list of messages.
 type MessageFilter struct {
-	// State is one of MessageStates, "" for any; User is the recipient, Nil for all.
+	// State is one of MessageStates; "" for any. User is the message's user; Nil for all users.
 	State string
 	User  uuid.UUID
-	// After is the place of the last message of the previous page; zero: the beginning.
+	// After is the position of the last message of the previous page; zero for the first page.
 	After Cursor
 	Limit int
 }
 
-// selectMessages has two statements for each state: the list of all users, then the list of one user. The state is a
-// constant in the text, since a prepared statement cannot use a partial index on a parameter.
+// selectMessages has two statements for each state: one lists the messages of all users, the other those of one user.
+// The state is a constant in the SQL, since a prepared statement cannot use a partial index if the state is a
+// parameter.
 var selectMessages = func() map[string][2]statement {
 	lists := map[string][2]statement{}
 	for _, state := range append([]string{""}, MessageStates...) {
@@ -146,7 +148,7 @@ limit $1`)
 	return lists
 }()
 
-// Messages lists the outbox, newest first, without payloads and with CanResend.
+// Messages returns a page of messages, the newest first, without payloads and with CanResend.
 func (db *DB) Messages(ctx context.Context, f MessageFilter, now time.Time) (list []Message, err error) {
 	args := []any{f.Limit, now, timeOrNull(f.After.CreatedAt), uuidOrNull(f.After.ID)}
 	sql := selectMessages[f.State][0]
@@ -159,8 +161,9 @@ func (db *DB) Messages(ctx context.Context, f MessageFilter, now time.Time) (lis
 	return list, err
 }
 
-// stillWanted is the SQL for whether the token of a message o is still valid. Message and token are written with the
-// same time. Notifications, codes of factors and hooks have no token.
+// stillWanted is the SQL condition that the token in a message o is still valid. A message and its token have the same
+// creation time. Notifications, codes of second factors and calls of hooks have no token; for them the condition is
+// true.
 const stillWanted = `(o.user_id is null or o.channel = 'hook' or o.kind = 'mfa' or o.kind like '%\_notification'
     or exists (select from {one_time_tokens} t where t.user_id = o.user_id and t.created_at = o.created_at and t.expires_at > $2))`
 
@@ -168,14 +171,14 @@ var dropUnwanted = define(`
 update {outbox} o set state = 'expired', payload = null, done_at = $2, error = 'no longer wanted'
 where id = $1 and state = 'pending' and not ` + stillWanted)
 
-// DropUnwanted expires a message whose token was redeemed or is void, and reports whether it did so.
+// DropUnwanted expires a message whose token was used or is no longer valid, and reports whether it did so.
 func (db *DB) DropUnwanted(ctx context.Context, id uuid.UUID, now time.Time) (bool, error) {
 	n, err := db.exec(ctx, "drop message", dropUnwanted, id, now)
 	return n > 0, err
 }
 
-// canResend is the SQL for whether a message o may be sent again at the time $2: the message is pending, or it has
-// failed and its token is still valid.
+// canResend is the SQL condition that a message o may be sent again at the time $2: it is pending, or it has failed and
+// its token is still valid.
 const canResend = `o.expires_at > $2 and o.payload is not null and (
     o.state = 'pending' or o.state = 'failed' and ` + stillWanted + `)`
 
@@ -185,8 +188,8 @@ update {outbox} o set due_at = $2, error = '', state = 'pending', done_at = null
 where id = $1 and ` + canResend + `
 returning ` + messageColumns)
 
-// ResendMessage makes a message due now if it is pending, or if it has failed and its token is still valid.
-// ErrNotFound: there is no such message, or it can no longer be sent.
+// ResendMessage makes a message due now. The message must be pending, or have failed while its token is still valid.
+// The error is ErrNotFound if there is no such message or it can no longer be sent.
 func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) (m Message, err error) {
 	err = db.queryRow(ctx, "resend message", messageTargets(&m), resendMessage, id, now)
 	m.Payload, m.CanResend = nil, true
@@ -202,9 +205,9 @@ where o.id in (
     for update skip locked)
 returning ` + messageColumns)
 
-// ClaimMessagesOf claims up to most due messages of a channel. No other process gets them before the lease ends; then
-// they are due again, unless FinishMessage, RetryMessage or FailMessage was called. Messages of channels that this
-// process cannot send wait for another process, and their attempts are not counted.
+// ClaimMessagesOf claims at most most messages of a channel that are due. No other process can claim them before the
+// lease ends. After that they are due again, unless FinishMessage, RetryMessage or FailMessage was called. A process
+// claims only messages of channels that it can send, so that messages of other channels lose no attempts.
 func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration,
 	most int) ([]Message, error) {
 	var claimed []Message
@@ -218,7 +221,8 @@ update {outbox} o set due_at = $2, attempts = attempts + 1
 where o.id = $1 and o.state = 'pending'
 returning ` + messageColumns)
 
-// ClaimMessage claims one message, due or not. ErrNotFound: no such message is pending.
+// ClaimMessage claims one pending message, even if it is not due. The error is ErrNotFound if there is no such pending
+// message.
 func (db *DB) ClaimMessage(ctx context.Context, message uuid.UUID, until time.Time) (m Message, err error) {
 	err = db.queryRow(ctx, "claim message", messageTargets(&m), claimMessage, message, until)
 	return m, err
@@ -230,14 +234,14 @@ select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and ex
 var outboxWaiting = define(`
 select channel, count(*), min(due_at) filter (where due_at <= $1) from {outbox} where state = 'pending' and expires_at > $1 group by channel`)
 
-// Waiting describes the unsent messages of a channel: Pending is their number, OldestDue is how long the oldest due
-// message has been due; 0 if none is due.
+// Waiting describes the messages of a channel that were not sent yet. Pending is how many there are. OldestDue is for
+// how long the oldest of those that are due has been due; 0 if none is due.
 type Waiting struct {
 	Pending   int
 	OldestDue time.Duration
 }
 
-// OutboxWaiting returns Waiting for each channel. It reads pending messages only.
+// OutboxWaiting returns Waiting by channel. It reads only pending messages.
 func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]Waiting, err error) {
 	by = map[string]Waiting{}
 	err = db.query(ctx, "outbox waiting", func(r pgx.Rows) error {
@@ -256,7 +260,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 	return by, err
 }
 
-// OldestDueOn is OldestDue for the given channels.
+// OldestDueOn returns for how long the oldest due message of the given channels has been due; 0 if none is due.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
 	err := db.queryRow(ctx, "oldest due", []any{&since}, oldestDueOn, now, channels)

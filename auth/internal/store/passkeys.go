@@ -8,31 +8,33 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// isLive is the SQL for whether a challenge may still be spent: ids of spent challenges are swept a minute later. It
-// reads PostgreSQL's clock after every wait for a lock, so that no replica's clock revives a spent challenge.
+// isLive is the SQL condition that a challenge may still be spent, that is, used for a sign-in. The ids of spent
+// challenges are deleted about a minute after that is no longer possible. It reads PostgreSQL's clock after all waits
+// for locks, so that a wrong clock of a replica cannot make a spent challenge usable again.
 const isLive = `coalesce($3::timestamptz, clock_timestamp()) <= $2::timestamptz`
 
 var spendChallenge = define(`
 insert into {spent_challenges} (id) select $1::uuid where ` + isLive + `
 on conflict do nothing`)
 
-// Spending is a challenge that is to be spent by an answer.
+// Spending is a challenge that an authenticator's answer is about to spend, so that it cannot be used again.
 type Spending struct {
 	Challenge uuid.UUID
 	Expires   time.Time
-	// ServerNow replaces PostgreSQL's clock, as in Refresh.
+	// ServerNow replaces PostgreSQL's clock in tests; zero: PostgreSQL's clock is read.
 	ServerNow time.Time
 }
 
-// spendingGrace is how long after its expiry a challenge may still be spent: a request may wait so long for locks.
+// spendingGrace is how long after its expiry a challenge may still be spent, since a request may have to wait for
+// locks.
 const spendingGrace = time.Minute
 
 func (s Spending) args() []any {
 	return []any{s.Challenge, s.Expires.Add(spendingGrace), timeOrNull(s.ServerNow)}
 }
 
-// SpendChallenge spends a challenge. ErrNotFound, and nothing of the batch happens, when it was spent before or has
-// expired.
+// SpendChallenge marks a challenge as spent. If it was spent before or has expired, Send returns ErrNotFound and the
+// whole Batch is undone.
 func (b *Batch) SpendChallenge(s Spending) {
 	b.add("spend challenge", func(r pgx.BatchResults) error {
 		tag, err := r.Exec()
@@ -43,30 +45,30 @@ func (b *Batch) SpendChallenge(s Spending) {
 	}, spendChallenge, s.args()...)
 }
 
-// The first 4 bytes of an id are the Unix time of its expiry.
+// The first 4 bytes of a challenge's id are the Unix time of its expiry.
 var sweepSpentChallenges = define(`
 delete from {spent_challenges} where id in (
     select id from {spent_challenges}
     where id < (lpad(to_hex(extract(epoch from coalesce($2::timestamptz, now()))::bigint - 120), 8, '0') || repeat('0', 24))::uuid
     limit $1 for update skip locked)`)
 
-// PasskeyOwner holds the data that a sign-in by passkey reads first.
+// PasskeyOwner has the data that a sign-in with a passkey reads first.
 type PasskeyOwner struct {
-	// User has a Nil ID if the credential is unknown, is not a passkey, or belongs to a user of another audience.
-	// Identities are not read.
+	// User is the passkey's owner, without identities. Its ID is Nil if the credential is unknown, is not a passkey, or
+	// belongs to a user with another audience.
 	User    User
 	Passkey Credential
 	Spent   bool
 }
 
-// It returns one row, whether or not the passkey is known.
+// selectPasskeyOwner returns one row, even if the passkey is unknown.
 var selectPasskeyOwner = define(`
 select ` + userColumns + `, ` + credentialColumns + `, exists (select from {spent_challenges} where id = $2)
 from (select) here
 left join {webauthn_credentials} c on c.credential_id = $1 and c.factor_id is null
 left join {users} u on u.id = c.user_id and u.aud = $3 and u.deleted_at is null`)
 
-// PasskeyOwner reads the owner of a passkey, and whether a challenge is spent, in one statement.
+// PasskeyOwner reads the owner of a passkey, and whether a challenge was spent, in one statement.
 func (db *DB) PasskeyOwner(ctx context.Context, credential []byte, challenge uuid.UUID, aud string) (PasskeyOwner, error) {
 	var o PasskeyOwner
 	targets := append(userTargets(&o.User), credentialTargets(&o.Passkey)...)
@@ -74,25 +76,27 @@ func (db *DB) PasskeyOwner(ctx context.Context, credential []byte, challenge uui
 	return o, err
 }
 
-// OpenPasskeySession is a sign-in with a passkey whose signature was right.
+// OpenPasskeySession is a sign-in with a passkey whose signature was verified.
 type OpenPasskeySession struct {
 	Session NewSession
-	Passkey Credential // the row to store
+	Passkey Credential // the credential's row with its new counter and flags
 	Spending
-	// MayReachAAL2: the session gets aal2 if the passkey is bound or the user has no verified factor.
+	// MayReachAAL2 allows the level aal2 for the session. The session gets it if the passkey is bound or the user has
+	// no verified factor.
 	MayReachAAL2 bool
 	Audit        Audit
 }
 
-// PasskeySession is the outcome of OpenPasskeySession. AAL is 0 if no session was opened.
+// PasskeySession is the result of OpenPasskeySession. AAL is the session's level, or 0 if no session was opened.
 type PasskeySession struct {
 	Spent bool
 	AAL   int
 	User  User
 }
 
-// Each step takes its row from the step before it. An earlier statement has locked the user, so that factors and bound
-// are read as the lock's previous holder left them.
+// In openPasskeySession each step uses the rows of the step before it, so that nothing follows a step without a row. An
+// earlier statement of the Batch has locked the user, so that the factors and the column bound are read as the previous
+// holder of the lock has left them.
 var openPasskeySession = define(`
 with spent as (
     insert into {spent_challenges} (id) select $1::uuid where ` + isLive + `
@@ -122,7 +126,7 @@ select exists (select from spent), (select aal from opened), ` + userColumns + `
 	factorsOf("$5") + `
 from (select) here left join person u on true left join {identities} i on i.user_id = u.id`)
 
-// OpenPasskeySession locks the user and opens the session, in one round trip.
+// OpenPasskeySession locks the user, spends the challenge and opens the session, in one round trip.
 func (db *DB) OpenPasskeySession(ctx context.Context, o OpenPasskeySession) (PasskeySession, error) {
 	var out PasskeySession
 	s, k := o.Session, o.Passkey.Key
@@ -145,7 +149,7 @@ with renamed as (
 ), ` + noted("$4", 5, "renamed") + `
 select ` + credentialColumns + ` from renamed c`)
 
-// RenamePasskey names one of a user's passkeys. ErrNotFound: the user has no such passkey.
+// RenamePasskey changes the name of a user's passkey. The error is ErrNotFound if the user has no such passkey.
 func (db *DB) RenamePasskey(ctx context.Context, user, id uuid.UUID, name string, a Audit) (Credential, error) {
 	var c Credential
 	err := db.queryRow(ctx, "rename passkey", credentialTargets(&c), renamePasskey,
@@ -157,7 +161,8 @@ var deletePasskey = define(`
 delete from {webauthn_credentials} c where id = $2 and user_id = $1 and factor_id is null
 returning ` + credentialColumns)
 
-// A session whose passkey is unknown was continued from another session, or carried over.
+// A session without a passkey_id was continued from another session or copied by a takeover. It is ended if its amr
+// contains "passkey".
 var endPasskeySessions = define(`
 with codes as (
     delete from {flows} where ` + issuedCodes + `
@@ -167,8 +172,9 @@ where user_id = $1 and ($3::uuid is null or id <> $3)
   and (passkey_id = $2 or passkey_id is null and amr @> '[{"method": "passkey"}]')
   and (ended_at is null or ended_reason = 'logout_tokens')`)
 
-// DeletePasskey removes one of a user's passkeys, ends the sessions that it opened, except one, and deletes the codes
-// that were given out. dst has a Nil ID if the user has no such passkey.
+// DeletePasskey deletes a passkey of a user into dst, and ends the sessions that the passkey opened, except one. It
+// also deletes the user's PKCE codes that were issued and not exchanged yet. dst gets a Nil ID if the user has no such
+// passkey.
 func (b *Batch) DeletePasskey(dst *Credential, user, id, except uuid.UUID, now time.Time) {
 	b.exec("lock", lockAndVoid, user, now)
 	b.exec("end passkey sessions", endPasskeySessions, user, id, uuidOrNull(except), now)
@@ -178,5 +184,5 @@ func (b *Batch) DeletePasskey(dst *Credential, user, id, except uuid.UUID, now t
 var deletePasskeys = define(`
 delete from {webauthn_credentials} where user_id = $1 and factor_id is null`)
 
-// DeletePasskeys removes all passkeys of a user. It ends no session: its callers do.
+// DeletePasskeys deletes all passkeys of a user. It ends no sessions; the callers do that.
 func (b *Batch) DeletePasskeys(user uuid.UUID) { b.exec("delete passkeys", deletePasskeys, user) }

@@ -13,35 +13,36 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// noGrowth is how long the pool adds no connection after the server has reported that none is left.
+// noGrowth is how long the pool opens no further connection after the server has reported that it has none left.
 const noGrowth = 30 * time.Second
 
 var (
-	// errServerFull ends an attempt to connect within noGrowth.
+	// errServerFull is the error of beforeConnect during noGrowth.
 	errServerFull = errors.New("the server has no connection left")
-	// errNoCaller ends the pool's attempts to connect without a caller.
+	// errNoCaller is the error of beforeConnect if no caller waits for the connection.
 	errNoCaller = errors.New("no caller waits for this connection")
 )
 
-// callerKey marks the context of a caller that waits for a connection.
+// callerKey is the key of a context value that marks a caller that waits for a connection.
 type callerKey struct{}
 
-// look connects once, reads which schema has our tables, and returns how large the pool may grow.
+// look opens a connection, finds out which schema contains our tables, and returns how many connections the pool may
+// open. That is wanted if it is greater than 0, and otherwise depends on how many connections the server has left.
 func (db *DB) look(ctx context.Context, config *pgx.ConnConfig, wanted int) (most int, err error) {
-	conn, err := pgconn.ConnectConfig(ctx, &config.Config) // without pgx's caches and types, for one statement
+	conn, err := pgconn.ConnectConfig(ctx, &config.Config) // one statement needs none of pgx's caches and types
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close(ctx)
-	// The connection of this query is among the connections in use. Before the first migration there are no tables yet:
-	// they will be in the first schema of the path.
+	// The connection that executes this query is counted among the connections in use, hence + 1. Before the first
+	// migration our tables do not exist; they will be created in the first schema of the search path.
 	const facts = `
 select current_setting('max_connections')::int
      - current_setting('superuser_reserved_connections')::int
      - (select coalesce(sum(numbackends), 0) from pg_stat_database)::int + 1,
     coalesce((select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
               where c.oid = to_regclass('{users}')), current_schema())`
-	answer, cancel := context.WithTimeout(ctx, config.ConnectTimeout) // a pooler accepts for a server that hangs
+	answer, cancel := context.WithTimeout(ctx, config.ConnectTimeout) // a pooler may accept for a server that hangs
 	defer cancel()
 	result := conn.ExecParams(answer, db.fill(facts), nil, nil, nil, nil).Read()
 	if result.Err != nil {
@@ -59,9 +60,9 @@ select current_setting('max_connections')::int
 	return max(free-5, 4), nil
 }
 
-// beforeConnect runs before each new connection. The pool would open MinConns connections by itself, which is 4 for
-// each core in each replica from the start. beforeConnect refuses these connections: MinConns is only set as the number
-// of idle connections that the pool keeps.
+// beforeConnect is called before each new connection. By itself the pool would open MinConns connections when it
+// starts, which is 4 for each core in each replica. beforeConnect refuses these, since MinConns is set only as the
+// number of idle connections that are kept.
 func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 	if ctx.Value(callerKey{}) == nil {
 		return errNoCaller
@@ -73,9 +74,8 @@ func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 	return nil
 }
 
-// acquire takes a connection. If the server has no connection left for the pool to add, the caller waits for a
-// connection in use, until its context ends. A server that refuses connections, by whatever code, counts as unavailable;
-// only Open takes such a refusal for an error of the settings.
+// acquire returns a connection of the pool. If the server has no connection left, the caller waits until another caller
+// returns one, or until ctx ends.
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	waiting := context.WithValue(ctx, callerKey{}, true)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -83,12 +83,12 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		if err == nil {
 			return c, nil
 		}
-		// EAGAIN: the queue of a unix socket is full.
+		// EAGAIN means that the queue of a Unix socket is full.
 		pg, refused := errors.AsType[*pgconn.PgError](err)
 		if refused && pg.Code == "53300" || errors.Is(err, syscall.EAGAIN) {
 			db.fullUntil.Store(new(time.Now().Add(noGrowth)))
 			db.log.Warn("the database has no connection left; the pool stays as it is for a while",
-				"connections", db.pool.Stat().TotalConns(), "for", noGrowth)
+				"connections", db.pool.Stat().TotalConns(), "for", noGrowth, "error", err)
 		} else if refused {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		} else if !errors.Is(err, errServerFull) {
@@ -102,14 +102,14 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	}
 }
 
-// PoolStats is the present use of connections, and how often callers have waited for one since the start.
+// PoolStats has the number of connections in use, idle, and allowed.
 type PoolStats struct {
 	Used, Idle, Most int
-	// Waits is how often a caller found no free connection.
+	// Waits is how often since the start a caller has found no free connection.
 	Waits int64
 }
 
-// PoolStats returns the pool's metrics.
+// PoolStats returns the present state of the pool.
 func (db *DB) PoolStats() PoolStats {
 	s := db.pool.Stat()
 	return PoolStats{

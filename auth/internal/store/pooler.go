@@ -12,19 +12,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrPooler: a pooler between this program and PostgreSQL sends each transaction to another server connection, so that
-// prepared statements get lost.
+// ErrPooler means that a connection pooler between this program and PostgreSQL sends each transaction to another server
+// connection, so that prepared statements get lost.
 var ErrPooler = errors.New("prepared statements get lost between this program and PostgreSQL; " +
 	"behind PgBouncer in transaction mode add the parameter default_query_exec_mode=cache_describe")
 
-// poolerConns is how many connections are tried at once: a pooler with only one free server connection fails on the
-// second.
+// poolerConns is how many connections are opened at once. A pooler that has only one free connection to the server
+// fails on the second.
 const poolerConns = 3
 
-// CheckPooler tests whether prepared statements survive: over several connections at once, each prepares two statements
-// under the same names and runs them. It returns ErrPooler when one is lost or exists already, and nil otherwise, also
-// if the connections cannot be opened: other checks report that. It does nothing when DATABASE_URL selects a mode
-// without named statements.
+// CheckPooler tests whether prepared statements are kept. Over several connections at the same time it prepares two
+// statements under the same names, and executes them. It returns ErrPooler if a statement is lost or exists already. It
+// returns nil otherwise, even if the connections cannot be opened, which other checks report. It does nothing if
+// DATABASE_URL selects a mode without named statements.
 func (db *DB) CheckPooler(ctx context.Context) error {
 	config := db.pool.Config().ConnConfig
 	if config.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
@@ -48,8 +48,8 @@ func (db *DB) CheckPooler(ctx context.Context) error {
 		return err
 	})
 	conns = slices.DeleteFunc(conns, func(c *pgconn.PgConn) bool { return c == nil })
-	// The names are equal on all connections, as pgx names a statement by its text, and new in each probe, so that
-	// statements left behind by an interrupted probe do not matter.
+	// The names are the same on all connections, since pgx derives a statement's name from its text. They are new in
+	// each test, so that statements that an interrupted test has left do not matter.
 	first, second := "probe_"+uuid.NewString(), "probe_"+uuid.NewString()
 	prepare := func(i int, name string) error {
 		_, err := conns[i].Prepare(ctx, name, "select 1", nil)
@@ -61,7 +61,7 @@ func (db *DB) CheckPooler(ctx context.Context) error {
 		func(i int) error { return prepare(i, second) },
 		func(i int) error { return run(i, first) },
 		func(i int) error { return run(i, second) },
-		func(i int) error { return conns[i].Deallocate(ctx, first) }, // a pooler may keep the connection
+		func(i int) error { return conns[i].Deallocate(ctx, first) }, // a pooler may keep the server's connection
 		func(i int) error { return conns[i].Deallocate(ctx, second) },
 	} {
 		each(step)
@@ -73,7 +73,7 @@ func (db *DB) CheckPooler(ctx context.Context) error {
 	return nil
 }
 
-// isLostStatement: duplicate_prepared_statement or invalid_sql_statement_name.
+// isLostStatement reports whether an error is duplicate_prepared_statement or invalid_sql_statement_name.
 func isLostStatement(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "42P05" || pg.Code == "26000")

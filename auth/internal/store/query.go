@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// query runs a statement and reads its rows with the function query. If the statement writes, call query inside again,
-// and clear the destination at the beginning of each attempt.
+// query executes a statement and calls the function query for each row. It does not repeat the statement after a
+// deadlock. For a statement that writes, the caller should do so by calling it inside of again, and must clear what
+// query has stored at the beginning of each attempt.
 func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
 	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
@@ -21,7 +22,8 @@ func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) erro
 	})
 }
 
-// queryRow runs a statement of one row and reads the row into targets. It repeats after a deadlock.
+// queryRow executes a statement that returns one row, and reads the row into targets. It repeats the statement after a
+// deadlock. The error is ErrNotFound if there is no row.
 func (db *DB) queryRow(ctx context.Context, doing string, targets []any, s statement, args ...any) error {
 	return again(ctx, func() error {
 		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
@@ -31,7 +33,7 @@ func (db *DB) queryRow(ctx context.Context, doing string, targets []any, s state
 	})
 }
 
-// oneRow reads the first row of a query into targets and closes the query. pgx.ErrNoRows: there is no row.
+// oneRow reads the first row into targets and closes the rows. The error is pgx.ErrNoRows if there is no row.
 func oneRow(rows pgx.Rows, err error, targets []any) error {
 	if err != nil {
 		return err
@@ -47,7 +49,7 @@ func oneRow(rows pgx.Rows, err error, targets []any) error {
 	return cmp.Or(rows.Err(), pgx.ErrNoRows)
 }
 
-// exec runs a statement and returns how many rows it changed. It repeats after a deadlock.
+// exec executes a statement and returns how many rows it has changed. It repeats the statement after a deadlock.
 func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
 	err = again(ctx, func() error {
 		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
@@ -59,23 +61,23 @@ func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) 
 	return n, err
 }
 
-// run is exec without the number of rows.
+// run executes a statement whose number of changed rows does not matter. It repeats the statement after a deadlock.
 func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) error {
 	_, err := db.exec(ctx, doing, s, args...)
 	return err
 }
 
-// deadlockTries is how often a transaction that ends in a deadlock is tried.
+// deadlockTries is how often a transaction is tried that fails because of a deadlock.
 const deadlockTries = 3
 
-// again runs a transaction, and repeats it after a deadlock, which undid it.
+// again calls transaction, and calls it again after a deadlock, which has undone the transaction.
 func again(ctx context.Context, transaction func() error) error {
 	for try := 1; ; try++ {
 		err := transaction()
 		if try == deadlockTries || !IsContention(err) {
 			return err
 		}
-		// Wait before the retry, so that the other transaction, which has to be woken first, gets the lock.
+		// Wait before the next try, so that the other transaction, which has to wake up first, gets the lock.
 		select {
 		case <-ctx.Done():
 			return err
@@ -84,7 +86,7 @@ func again(ctx context.Context, transaction func() error) error {
 	}
 }
 
-// withConn runs f with a connection of its own and translates its error.
+// withConn calls f with a connection of its own from the pool, and translates f's error to an error of this package.
 func (db *DB) withConn(ctx context.Context, doing string, f func(*pgx.Conn) error) error {
 	c, err := db.acquire(ctx)
 	if err == nil {
@@ -94,7 +96,7 @@ func (db *DB) withConn(ctx context.Context, doing string, f func(*pgx.Conn) erro
 	return db.wrapError(doing, err)
 }
 
-// wrapError is names.wrapError, and logs once that a pooler loses prepared statements.
+// wrapError does the same as names.wrapError. It also logs, once, that a pooler loses prepared statements.
 func (db *DB) wrapError(doing string, err error) error {
 	if isLostStatement(err) {
 		db.poolerLogged.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })

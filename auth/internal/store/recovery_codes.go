@@ -7,13 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// RecoveryCodes is how many codes a factor has, and how many of them are unused.
+// RecoveryCodes is how many recovery codes a factor has, and how many of them are unused.
 type RecoveryCodes struct{ Total, Remaining int }
 
 var selectRecoveryCodes = define(`
 select count(*), count(*) filter (where used_at is null) from {recovery_codes} where factor_id = $1`)
 
-// RecoveryCodes counts the codes of a factor.
+// RecoveryCodes counts the recovery codes of a factor.
 func (b *Batch) RecoveryCodes(dst *RecoveryCodes, factor uuid.UUID) {
 	b.row("recovery codes", dst, []any{&dst.Total, &dst.Remaining}, selectRecoveryCodes, factor)
 }
@@ -24,12 +24,12 @@ with old as (
 )
 insert into {recovery_codes} (factor_id, mac) select $1, unnest($2::bytea[])`)
 
-// ReplaceRecoveryCodes replaces all recovery codes of a factor.
+// ReplaceRecoveryCodes replaces all recovery codes of a factor. macs are the MACs of the new codes.
 func (b *Batch) ReplaceRecoveryCodes(factor uuid.UUID, macs [][]byte) {
 	b.exec("replace recovery codes", replaceRecoveryCodes, factor, macs)
 }
 
-// Both parts of the statement read the rows as they were before it.
+// Both parts of useRecoveryCode read the rows as they were before the statement.
 var useRecoveryCode = define(`
 with used as (
     update {recovery_codes} set used_at = $3 where factor_id = $1 and mac = any($2::bytea[]) and used_at is null
@@ -38,8 +38,8 @@ with used as (
 select (select count(*) from used), count(*) - (select count(*) from used)
 from {recovery_codes} where factor_id = $1 and used_at is null`)
 
-// UseRecoveryCode uses up the unused code of a factor that has one of the MACs; used reports whether there was such a
-// code. remaining is how many unused codes are left.
+// UseRecoveryCode marks the unused code of a factor that has one of the MACs as used. used is set to whether there was
+// such a code, remaining to how many unused codes are left.
 func (b *Batch) UseRecoveryCode(used *bool, remaining *int, factor uuid.UUID, macs [][]byte, now time.Time) {
 	b.rows("use recovery code", used, func(r pgx.Rows) error {
 		var n int

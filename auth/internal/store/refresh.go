@@ -7,49 +7,51 @@ import (
 	"github.com/google/uuid"
 )
 
-// Refresh is a refresh token with a valid MAC, and the rules that apply to it now.
+// Refresh is a request to use a refresh token whose MAC was verified, with the rules that apply.
 type Refresh struct {
 	Session       uuid.UUID
 	SecretHash    [32]byte
 	Counter       uint64
 	Now           time.Time
 	UserAgent, IP string
-	// ServerNow replaces PostgreSQL's clock in tests that have a clock of their own; zero: PostgreSQL's clock is read.
+	// ServerNow replaces PostgreSQL's clock in tests; zero: PostgreSQL's clock is read.
 	ServerNow time.Time
-	// CreatedAfter and ActiveAfter are how old a session and its last refresh may be: the time box
-	// and the inactivity limit, counted back from Now. Zero: any age.
+	// CreatedAfter is the time after which the session must have been created (the time box), ActiveAfter the time
+	// after which it must have been refreshed last (the inactivity limit). Zero: no limit.
 	CreatedAfter, ActiveAfter time.Time
-	// LowAfter is how old a session of aal1 may be whose user has a verified factor. Zero: any age.
+	// LowAfter is the time after which a session with aal1 must have been created if its user has a verified factor.
+	// Zero: no limit.
 	LowAfter time.Time
-	// SinglePerUser refuses a session if the user has signed in since with the same tag, unless the later session has
-	// outlived its not_after or the time box. A later session that LowAfter refuses counts too.
+	// SinglePerUser refuses to refresh a session if the user has since signed in with the same tag, unless the later
+	// session has expired because of its not_after or the time box. A later session that LowAfter refuses counts, too.
 	SinglePerUser bool
 }
 
-// Refreshed is the outcome of a Refresh.
+// Refreshed is the result of a Refresh.
 type Refreshed struct {
-	// Rotated: the token was the session's newest one and all conditions held. The new token has Session.Counter.
+	// Rotated is true if the token was the session's newest and all conditions were met. The number of the new token is
+	// then Session.Counter.
 	Rotated bool
-	// User is read with identities and factors.
+	// User is the session's user with identities and factors.
 	User User
-	// Session is the session after the statement, rotated or not.
+	// Session is the session as it is after the statement, whether its token was rotated or not.
 	Session Session
-	// RotatedAgo is the time since the last rotation by PostgreSQL's clock, since the clocks of the two replicas may
+	// RotatedAgo is the time since the last rotation. Both times are PostgreSQL's, since the clocks of two replicas may
 	// differ.
 	RotatedAgo time.Duration
-	// NewerLogin: SinglePerUser is set, and the user has signed in since with the same tag.
+	// NewerLogin is true if SinglePerUser is set and the user has since signed in with the same tag.
 	NewerLogin bool
 }
 
-// The row is locked first, so that of many calls with one token the first rotates and the others, once it has
-// committed, see the new counter (READ COMMITTED reads the locked row again). The update then tests what the lock
-// showed. The time of a rotation is PostgreSQL's: the interval in which the previous token is still valid must not
-// depend on the clocks of two replicas.
+// refreshSession locks the session's row first. So of many calls with the same token the first rotates it, and when
+// that is committed, the others see the new counter (READ COMMITTED reads a locked row again). The update tests the row
+// as it was locked. The time of a rotation is PostgreSQL's, since the interval in which the previous token is still
+// accepted must not depend on the clocks of two replicas.
 var refreshSession, refreshBoundedSession = define(refreshText("")), define(refreshText(`
       and (old.aal > 1 or old.created_at >= $12 or not exists (
           select from {factors} f where f.user_id = old.user_id and f.verified_at is not null))`))
 
-// refreshText returns the statement with a further condition.
+// refreshText returns the statement with the condition and added to the conditions for a rotation.
 func refreshText(and string) string {
 	return `
 with old as (
@@ -88,9 +90,9 @@ left join rotated r on true
 left join {identities} i on i.user_id = u.id`
 }
 
-// Refresh rotates a session's refresh token if that is allowed, records it, and returns the session's present state,
-// all in one statement that commits. ErrNotFound: there is no such session, or it has another secret. If nothing was
-// rotated, the other fields of the result say why.
+// Refresh rotates the refresh token of a session if that is allowed, records it in the audit log, and returns the
+// session as it is now. All this is one statement, which is its own transaction. The error is ErrNotFound if there is
+// no such session or it has another secret. If the token was not rotated, the other fields of the result say why.
 func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	what, args := refreshSession, []any{p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
 		timeOrNull(p.CreatedAfter), timeOrNull(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed,
@@ -99,7 +101,7 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 		what, args = refreshBoundedSession, append(args, p.LowAfter)
 	}
 	var out Refreshed
-	var ago int // in microseconds
+	var ago int // microseconds
 	row := userInto(&out.User, nil, append(sessionTargets(&out.Session), &out.Rotated, &out.NewerLogin, &ago)...)
 	err := again(ctx, func() error {
 		out = Refreshed{}
@@ -119,12 +121,12 @@ with ended as (
 insert into {audit} (at, action, actor_id, session_id, ip, traits)
 select $2, $3::smallint, user_id, id, $4, '{"reason":"reuse"}' from ended`)
 
-// EndByReuse ends a session whose PKCE code came again, and records it.
+// EndByReuse ends a session whose PKCE code was used a second time, and records that in the audit log.
 func (b *Batch) EndByReuse(session uuid.UUID, now time.Time, ip string) {
 	b.exec("end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
 }
 
-// EndByReuse ends a session one of whose old refresh tokens came again, and records it.
+// EndByReuse ends a session because one of its old refresh tokens was used again, and records that in the audit log.
 func (db *DB) EndByReuse(ctx context.Context, session uuid.UUID, now time.Time, ip string) error {
 	return db.run(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ourTables is an array of the tables that migrations make, in SQL.
+// ourTables is an SQL array of the names of the tables that the migrations create.
 const ourTables = `array['{users}', '{identities}', '{sessions}', '{one_time_tokens}', '{flows}', '{outbox}',
                       '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}',
                       '{webauthn_credentials}', '{spent_challenges}', '{recovery_codes}', '{schema_migrations}']`
 
-// The rights that migrations and statements need are read from the catalogue; the query creates nothing. A table that
-// does not exist yet will be the daemon's own. PostgreSQL ignores a schema of the search path that the role may not
-// use.
+// missingRights reads from the system catalogue which rights that migrations and statements need are missing; it
+// creates nothing. A table that does not exist yet needs no right, since the daemon will own it. PostgreSQL ignores a
+// schema on the search path that the role may not use, so such a schema counts as a missing right.
 var missingRights = define(`
 with path (schema, i) as (
     select case trim(both '"' from name) when '$user' then current_user::text else trim(both '"' from name) end, i
@@ -43,8 +43,8 @@ with path (schema, i) as (
 )
 select name, migrating from needed where granted is not true and name is not null`)
 
-// MissingRights names each right that the daemon's database user lacks: the rights needed to serve, and the rights that
-// only migrations need.
+// MissingRights returns the rights that the daemon's role lacks: those that are needed to serve requests, and those
+// that only migrations need.
 func (db *DB) MissingRights(ctx context.Context) (serving, migrating []string, err error) {
 	err = db.query(ctx, "missing rights", func(r pgx.Rows) error {
 		var name string

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// timeOrNull returns a time as an argument: nil for the zero time.
+// timeOrNull returns a time as an SQL argument; the zero time becomes null.
 func timeOrNull(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -20,8 +20,8 @@ func timeOrNull(t time.Time) any {
 	return t
 }
 
-// encodeUUIDs converts ids to pgx's own type. pgx would convert a uuid.UUID to text and back, since it implements
-// driver.Valuer.
+// encodeUUIDs converts ids among the arguments to pgx's own type. Otherwise pgx would convert a uuid.UUID to text and
+// back, since it implements driver.Valuer.
 func encodeUUIDs(args []any) []any {
 	for i, a := range args {
 		if u, ok := a.(uuid.UUID); ok {
@@ -31,7 +31,7 @@ func encodeUUIDs(args []any) []any {
 	return args
 }
 
-// uuidOrNull returns an id as an argument: nil for the zero id.
+// uuidOrNull returns an id as an SQL argument; the zero id becomes null.
 func uuidOrNull(u uuid.UUID) any {
 	if u == uuid.Nil {
 		return nil
@@ -39,8 +39,8 @@ func uuidOrNull(u uuid.UUID) any {
 	return pgtype.UUID{Bytes: u, Valid: true}
 }
 
-// valuesOf replaces targets by the values that they point to, as arguments: null for a zero time, a zero id and empty
-// bytes.
+// valuesOf replaces pointers by the values that they point to, as SQL arguments. A zero time, a zero id and empty bytes
+// become null.
 func valuesOf(targets []any) []any {
 	for i, t := range targets {
 		switch t := t.(type) {
@@ -63,7 +63,7 @@ func valuesOf(targets []any) []any {
 	return targets
 }
 
-// bytesOrNull returns bytes, or JSON text, as an argument: nil for none.
+// bytesOrNull returns bytes or JSON as an SQL argument; empty bytes become null.
 func bytesOrNull(b []byte) any {
 	if len(b) == 0 {
 		return nil
@@ -71,7 +71,7 @@ func bytesOrNull(b []byte) any {
 	return b
 }
 
-// timeOrInfinity returns an optional time as an argument: nil becomes null, the zero time -infinity.
+// timeOrInfinity returns an optional time as an SQL argument: nil becomes null, and the zero time becomes -infinity.
 func timeOrInfinity(t *time.Time) pgtype.Timestamptz {
 	switch {
 	case t == nil:
@@ -82,13 +82,13 @@ func timeOrInfinity(t *time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: *t, Valid: true}
 }
 
-// scanRow reads a row into targets, which are pointers to fields; null is the zero value. pgx makes a plan for each
-// column of each row, which is half of what GET /user allocates. scanRow reads values in the usual form itself and
-// leaves the others to pgx.
+// scanRow reads a row into targets, which are pointers to fields. null becomes the zero value. pgx's own Scan makes a
+// plan for each column of each row, which is half of what GET /user allocates. So scanRow itself decodes values in the
+// usual formats, and leaves only the others to pgx.
 func scanRow(r pgx.Rows, targets []any) error {
 	fields, values := r.FieldDescriptions(), r.RawValues()
 	if len(targets) != len(values) {
-		return r.Scan(targets...) // returns an error with both numbers
+		return r.Scan(targets...) // Scan returns an error with both numbers
 	}
 	types := r.Conn().TypeMap()
 	for i, t := range targets {
@@ -118,7 +118,7 @@ func rowInto(targets ...any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error { return scanRow(r, targets) }
 }
 
-// utcTime scans a time in UTC; infinity is the zero time.
+// utcTime scans a time and converts it to UTC. Infinity becomes the zero time.
 type utcTime time.Time
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.
@@ -127,8 +127,8 @@ func (a *utcTime) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// scanUsual reads a value that PostgreSQL sent in the form that pgx requests by default. For any other form, and for a
-// malformed value, it returns false and reads nothing.
+// scanUsual decodes a value that has the type and the format in which PostgreSQL sends it to pgx by default. If the
+// value has another type or format, or is malformed, it returns false, and to is left for pgx to scan.
 func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	inBinary := format == pgtype.BinaryFormatCode
 	switch to := to.(type) {
@@ -173,7 +173,7 @@ func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	return true
 }
 
-// integer reads an integer of two or eight bytes, the only sizes in our tables; null is 0.
+// integer decodes an integer of two or eight bytes, the only sizes in our tables. null becomes 0.
 func integer(oid uint32, inBinary bool, v []byte) (int64, bool) {
 	switch {
 	case !inBinary:
@@ -187,10 +187,11 @@ func integer(oid uint32, inBinary bool, v []byte) (int64, bool) {
 	return 0, false
 }
 
-// isText reports whether a type has the same bytes in both formats.
+// isText reports whether values of a type have the same bytes in the text format and in the binary format.
 func isText(oid uint32) bool { return oid == pgtype.TextOID || oid == pgtype.VarcharOID }
 
-// scanTime reads the binary form: microseconds since 2000. Infinite times are left to pgx.
+// scanTime decodes a time in the binary format: microseconds since the year 2000. It returns false for infinity, which
+// is left to pgx.
 func scanTime(to *time.Time, v []byte) bool {
 	if v == nil {
 		*to = time.Time{}

@@ -8,28 +8,29 @@ import (
 	"github.com/google/uuid"
 )
 
-// CredentialsFor says whose password is to be checked: Email or Phone.
+// CredentialsFor identifies the user whose password is to be checked, by Email or by Phone.
 type CredentialsFor struct {
 	Aud, Email, Phone string
-	// Tries is the bucket of failures for the address, Place has the bucket of failures from a known place.
+	// Tries is the bucket that counts wrong passwords for the address. Place also has a bucket, which counts wrong
+	// passwords from a known place.
 	Tries Limit
 	Place Place
 }
 
-// Credentials are the data that a password sign-in reads first.
+// Credentials has the data that a sign-in with a password reads first.
 type Credentials struct {
-	// User has a Nil ID if the address is unknown. Identities are not read.
+	// User is the user without identities; its ID is Nil if the address is unknown.
 	User User
-	// PendingHash is the password hash of the newest pending sign-up.
+	// PendingHash is the password hash of the user's newest pending sign-up.
 	PendingHash string
 	Tried
 }
 
-// Tried holds the levels of the buckets that count wrong passwords.
+// Tried has the levels of the buckets that count wrong passwords.
 type Tried struct {
 	// Tries is the level of the address's bucket.
 	Tries Level
-	// PlaceKnown: the place is a known place of the user. PlaceTries is the level of the place's bucket.
+	// PlaceKnown is true if the place is a known place of the user. PlaceTries is the level of the place's bucket.
 	PlaceKnown bool
 	PlaceTries Level
 }
@@ -42,14 +43,14 @@ var selectTried = define(`
 select l.tokens, l.at, ` + knowsPlace("$1", "$3", "$4") + `, lp.tokens, lp.at
 from (select) here left join {limits} l on l.key = $2 left join {limits} lp on lp.key = $5`)
 
-// Tried reads the levels of the bucket tries and of a place's bucket.
+// Tried reads the level of the bucket tries and that of the place's bucket into dst.
 func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
 	b.row("tried", dst, triedTargets(dst), selectTried,
 		user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
 }
 
-// It returns one row, by the same work, whether or not the address is known. A pending sign-up counts only while
-// nothing is confirmed.
+// selectCredentials returns one row and does the same work whether or not the address is known, so that the time of the
+// answer does not reveal it. A pending sign-up counts only if no address of the user is confirmed.
 var selectCredentials = define(`
 select ` + userColumns + `,
     (select t.password_hash from {one_time_tokens} t
@@ -66,7 +67,7 @@ left join {users} u on u.id = (
 left join {limits} l on l.key = $4
 left join {limits} lp on lp.key = $8`)
 
-// Credentials reads the credentials in one statement.
+// Credentials reads, in one statement, what a sign-in with a password needs first.
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
 	targets := slices.Concat(userTargets(&c.User), []any{&c.PendingHash}, triedTargets(&c.Tried))
@@ -76,21 +77,21 @@ func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) 
 	return c, err
 }
 
-// OpenSession is a sign-in whose password was right.
+// OpenSession is a sign-in that was verified, usually by its password.
 type OpenSession struct {
 	Session NewSession
-	// IfPassword is the hash that was checked: a user whose hash has changed since is refused. "": the hash is not
-	// compared.
+	// IfPassword is the password hash that was verified. If the user's hash has changed since, no session is opened.
+	// "": the hash is not compared.
 	IfPassword string
-	// Rehash replaces the hash; "" keeps the hash.
+	// Rehash replaces the user's password hash; "" keeps it.
 	Rehash string
-	// Tries, if it has a key, is the bucket that must hold one try. No try is taken.
+	// Tries, if it has a key, is a bucket that must hold a token. None is taken from it.
 	Tries Limit
 	Audit Audit
 }
 
-// The conditions of the look-up are tested again, since time has passed while a hash was computed. The statement always
-// returns a row, which says whether the bucket held a try.
+// openSession tests the conditions for a sign-in again, since time has passed while the password was hashed. It always
+// returns a row, which says whether the bucket held a token.
 var openSession = define(`
 with bucket as (
     select $20::bytea is null or not exists (
@@ -111,9 +112,9 @@ with bucket as (
 select bucket.holds, ` + userColumns + `,` + identityColumns + `,` + factorsOf("$2") + `
 from bucket left join person u on true left join {identities} i on i.user_id = u.id`)
 
-// OpenSession opens the session, in one statement, and returns the user's present row with identities and factors.
-// LimitError: the bucket of tries is empty. ErrNotFound: the user was banned, deleted or given another password
-// meanwhile.
+// OpenSession opens the session in one statement, and returns the user as it is now, with identities and factors. The
+// error is a LimitError if the bucket of tries is empty. It is ErrNotFound if the user was banned or deleted, or the
+// password was changed, meanwhile.
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
@@ -124,7 +125,7 @@ func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	return u, o.result(&u, holds, err)
 }
 
-// OpenSession is DB.OpenSession as a step of a transaction.
+// OpenSession does the same as DB.OpenSession, within the transaction.
 func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
@@ -150,24 +151,25 @@ func (o OpenSession) args() []any {
 	return append(args, bytesOrNull(o.Tries.Key), o.Tries.Size, o.Tries.rate(), bytesOrNull(s.Place))
 }
 
-// FailedPassword is a password that opened no session.
+// FailedPassword is a try to sign in with a password that has opened no session.
 type FailedPassword struct {
-	// Tries is the bucket that must hold a try.
+	// Tries is the bucket that must hold a token for the try.
 	Tries Limit
 	Now   time.Time
-	// Audit is written if the bucket Note holds a token: at most once a minute for an address.
+	// Audit is written if the bucket Note holds a token. So it is written at most once a minute for an address.
 	Audit Audit
 	Note  Limit
 }
 
-// If the bucket Note is empty, no audit row is written, which is not an error.
+// failPassword writes no audit row, which is not an error, if the bucket Note is empty.
 var failPassword = define(`
 with ` + takeFrom("$1::bytea", "", bucket{"$2", "$3", "$5", "$4"}) + `, ` +
 	markPause("$6", "$7", "$4", "from taken") + `, ` + noteIfRoom(8) + `
 select exists (select from taken), ` + roomColumns)
 
-// FailedPassword takes a try for a wrong password and records it, in one statement. LimitError: no try was left, so the
-// caller must not tell the client that the password was wrong.
+// FailedPassword takes a token from the bucket Tries for a wrong password, and records the try, in one statement. The
+// error is a LimitError if no token was left. In this case the caller must not tell the client that the password was
+// wrong.
 func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key,
 		f.Note.Refill.Seconds()}
@@ -186,9 +188,9 @@ with bucket as (
 ), ` + markPause("$5", "$6", "$4", "from bucket") + `, ` + noted("$7", 8, "marked") + `
 select from bucket`)
 
-// RefusedPassword records a right password whose owner may not sign in, in one statement, which takes no try.
-// LimitError: no try was left, so the caller must not tell the client that the password was right. Tries without a key
-// are ignored.
+// RefusedPassword records, in one statement, that a user who may not sign in has entered the right password. It takes
+// no token from the bucket Tries. The error is a LimitError if no token was left. In this case the caller must not tell
+// the client that the password was right. A bucket without a key is ignored.
 func (db *DB) RefusedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{bytesOrNull(f.Tries.Key), f.Tries.Size, f.Tries.rate(), f.Now, f.Note.Key, f.Note.Refill.Seconds()}
 	n, err := db.exec(ctx, "refused password", refusePassword, append(args, f.Audit.args()...)...)

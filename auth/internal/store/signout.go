@@ -7,10 +7,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// Scope is which sessions a sign-out ends.
+// Scope says which sessions of a user a sign-out ends.
 type Scope int16
 
-// ScopeTokens ends only the refresh tokens of all sessions (no scope was given); the other scopes end sessions at once.
+// ScopeTokens is for a sign-out without a scope: it ends only the refresh tokens of all sessions. The other scopes end
+// whole sessions at once.
 const (
 	ScopeTokens Scope = iota
 	ScopeGlobal
@@ -18,21 +19,23 @@ const (
 	ScopeOthers
 )
 
-// SignOut is a sign-out by a valid token.
+// SignOut is a sign-out that was requested with a valid access token.
 type SignOut struct {
 	User uuid.UUID
-	// Session is Nil for a token without a session: then all sessions count as other sessions.
+	// Session is the token's session. It is Nil for a token without a session, for which all sessions are other
+	// sessions.
 	Session uuid.UUID
 	Scope   Scope
 	Now     time.Time
 	IP      string
 }
 
-// mayEnd is the SQL for whether the session $2 of the user $1, or a token without a session, may end sessions.
+// mayEnd is the SQL condition that session $2 of user $1 may still end sessions. It is true for a token without a
+// session.
 const mayEnd = `($2::uuid is null or exists (
     select from {sessions} s where s.id = $2 and s.user_id = $1 and (s.ended_at is null or s.ended_reason = 'logout_tokens')))`
 
-// lockAndVoidBy is lockAndVoid for a session that may have ended.
+// lockAndVoidBy does the same as lockAndVoid, but nothing if the token's session has ended.
 var lockAndVoidBy = define(`
 update {users} set sessions_void_before = greatest(sessions_void_before, $3) where id = $1 and ` + mayEnd)
 
@@ -52,9 +55,9 @@ with present as (
 )
 select exists (select from present)`)
 
-// SignOut ends sessions and, except with ScopeLocal, the codes that were given out and not yet exchanged. done becomes
-// false if the token's own session had ended before, or the user is gone: then nothing changes and no audit row is
-// written.
+// SignOut ends sessions. Except with ScopeLocal it also deletes the PKCE codes that were issued and not exchanged yet.
+// done is set to false if the token's own session has ended before or the user does not exist any more. In this case
+// nothing is changed and no audit row is written.
 func (b *Batch) SignOut(done *bool, o SignOut) {
 	if o.Scope != ScopeLocal {
 		b.exec("lock", lockAndVoidBy, o.User, uuidOrNull(o.Session), o.Now)
@@ -63,7 +66,7 @@ func (b *Batch) SignOut(done *bool, o SignOut) {
 		o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
 }
 
-// SignOut is Batch.SignOut in one round trip.
+// SignOut does the same as Batch.SignOut, in one round trip.
 func (db *DB) SignOut(ctx context.Context, o SignOut) (done bool, err error) {
 	b := db.Batch()
 	b.SignOut(&done, o)

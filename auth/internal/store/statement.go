@@ -9,14 +9,14 @@ import (
 	"gatehouse/migrations"
 )
 
-// statement is the index of an SQL text in statements.
+// statement identifies an SQL statement of this package: it is an index into statements and into DB.sql.
 type statement int
 
-// statements are all SQL texts of this package, with names in braces.
+// statements are the texts of all SQL statements of this package, with the names of tables in braces.
 var statements []string
 
-// define registers an SQL text. It initializes package variables: Open replaces the names in the text, once for each
-// DB.
+// define registers the text of an SQL statement. It is called to initialize package variables. Open replaces the names
+// in braces, for each DB.
 func define(sql string) statement {
 	statements = append(statements, strings.TrimSpace(sql))
 	return statement(len(statements) - 1)
@@ -24,15 +24,15 @@ func define(sql string) statement {
 
 var parameter = regexp.MustCompile(`\$\d+`)
 
-// numberFrom renumbers the parameters of a part of a statement: $1 becomes the number first.
+// numberFrom renumbers the parameters in a part of a statement, so that $1 becomes the parameter with number first.
 func numberFrom(first int, part string) string {
 	return parameter.ReplaceAllStringFunc(part, func(p string) string {
-		n, _ := strconv.Atoi(p[1:]) // as the expression matches
+		n, _ := strconv.Atoi(p[1:]) // the expression matches only digits
 		return fmt.Sprintf("$%d", first-1+n)
 	})
 }
 
-// namesOf returns the names in a list of columns, such as userColumns, without their alias.
+// namesOf returns the names in a list of columns, such as userColumns, without the table's alias.
 func namesOf(columns string) []string {
 	names := strings.Split(columns, ",")
 	for i, c := range names {
@@ -41,7 +41,8 @@ func namesOf(columns string) []string {
 	return names
 }
 
-// insertInto returns the statement that inserts a row of columns, which are its parameters in this order.
+// insertInto returns the statement that inserts a row into a table. Its parameters are the columns' values, in the
+// order of columns.
 func insertInto(table, columns string) string {
 	names := namesOf(columns)
 	parameters := make([]string, len(names))
@@ -52,8 +53,8 @@ func insertInto(table, columns string) string {
 		strings.Join(parameters, ", ") + ")"
 }
 
-// filler returns a function that replaces each name in braces by the namespace and the name. Other braces stay:
-// '{}'::jsonb.
+// filler returns a function that replaces each name in braces by the namespace and the name. It does not change other
+// braces, such as those of '{}'::jsonb.
 func filler(namespace string) func(string) string {
 	pairs := make([]string, 0, 2*len(migrations.Names))
 	for _, name := range migrations.Names {

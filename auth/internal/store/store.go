@@ -1,9 +1,10 @@
-// Package store holds every SQL statement of the auth daemon, one file for each subject, and the
-// schema's migrations.
+// Package store has all SQL statements of the auth daemon, one file for each subject, and applies the migrations of the
+// schema.
 //
-// It knows rows and nothing of what they mean: no rule, no refusal, no HTTP. Every time comes from
-// the caller; a zero time is null. pgx's types stay inside. It takes no lock that outlives a
-// transaction, sets no session variable and listens to nothing, so that PgBouncer may stand between.
+// It reads and writes rows, and does not know what they mean: it has no rules, no refusals and no HTTP. The callers
+// pass every time that is stored; a zero time becomes null. Types of pgx do not appear in its API. It takes no lock
+// that is held longer than a transaction, sets no session variables and does not use LISTEN, so it works behind
+// PgBouncer.
 package store
 
 import (
@@ -26,7 +27,7 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
-// Settings are the settings of the tables and of the pool of connections.
+// Settings are the settings of the tables' names and of the pool of connections.
 type Settings struct {
 	// Put before every table's name, literally: `auth_` gives `auth_users`. Another value is
 	// another, empty set of tables.
@@ -37,43 +38,43 @@ type Settings struct {
 	MaxConnLifetime time.Duration `env:"AUTH_DB_CONN_MAX_LIFETIME" envDefault:"0s" min:"0s" restart:"true"`
 	// Rest after which a connection is closed; 0: 10s, beyond 4 for each core.
 	MaxConnIdleTime time.Duration `env:"AUTH_DB_CONN_MAX_IDLE_TIME" envDefault:"0s" min:"0s" restart:"true"`
-	// How often both are looked at; 0: 5s.
+	// How often the ages and rests of connections are checked; 0: 5s.
 	HealthCheckPeriod time.Duration `env:"AUTH_DB_HEALTH_CHECK_PERIOD" envDefault:"0s" min:"0s" restart:"true"`
 }
 
-// Options say where the database is.
+// Options say how to connect to the database.
 type Options struct {
-	// URL is DATABASE_URL: a URL or a list of key=value.
+	// URL is DATABASE_URL: a URL or a list of key=value pairs.
 	URL string
 	Settings
-	// Name is the connections' application_name in pg_stat_activity, unless URL has one; "": auth.
+	// Name is the application_name of the connections, which pg_stat_activity shows, unless URL sets one; "": auth.
 	Name string
-	// Dial replaces the dialing of connections; tests use it to count what is sent.
+	// Dial replaces the function that opens connections. Tests use it to count round trips.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Tracer makes spans of statements; nil: none.
+	// Tracer makes a span for each statement; nil: none.
 	Tracer trace.Tracer
-	// Log gets what is not reported to any caller; nil: discarded.
+	// Log receives what no caller gets as an error; nil: it is not logged.
 	Log *slog.Logger
 }
 
-// DB is an open database. Its methods may be called from any goroutine.
+// DB is an open database. It is safe for concurrent use.
 type DB struct {
 	pool *pgxpool.Pool
-	sql  []string // by statement, with the namespace
+	sql  []string // the texts of statements, with the namespace
 	fill func(string) string
 	names
 	log *slog.Logger
-	// fullUntil is the time until which no connection is added, because the server had none left; nil: the server has
-	// never run out.
+	// fullUntil is the time until which the pool opens no further connection, because the server had none left; nil:
+	// that has never happened.
 	fullUntil atomic.Pointer[time.Time]
 	unnamed   auditGate
-	// poolerLogged guards the one line about PgBouncer.
+	// poolerLogged makes ErrPooler be logged only once.
 	poolerLogged sync.Once
 }
 
 var validNamespace = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`) })
 
-// CheckNamespace returns what is wrong with a DB_NAMESPACE; nil for a valid or an empty one.
+// CheckNamespace returns an error that says what is wrong with an AUTH_DB_NAMESPACE, or nil if it is valid or empty.
 func CheckNamespace(ns string) error {
 	if ns != "" && !validNamespace().MatchString(ns) {
 		return errors.New("must be 1 to 30 of a-z, 0-9 and _, not beginning with a digit")
@@ -81,15 +82,15 @@ func CheckNamespace(ns string) error {
 	return nil
 }
 
-// Open connects once, to check that the database answers and how many connections it has left. While the database is
-// unreachable the error is ErrUnavailable, and the caller may retry.
+// Open opens the database. It connects once, to check that the database answers and how many connections it has left.
+// The error is ErrUnavailable if the database is unreachable; then the caller may try again.
 func Open(ctx context.Context, o Options) (*DB, error) {
 	if err := CheckNamespace(o.Namespace); err != nil {
 		return nil, fmt.Errorf("store: namespace %q: %w", o.Namespace, err)
 	}
 	config, err := pgxpool.ParseConfig(o.URL)
 	if err != nil {
-		return nil, fmt.Errorf("store: %w", err) // pgx hides the password
+		return nil, fmt.Errorf("store: %w", err) // the text of pgx's error hides the password
 	}
 	if o.Dial != nil {
 		config.ConnConfig.DialFunc = o.Dial
@@ -113,7 +114,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(o.Name, "auth")
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// nothing reads this cache, and it takes 27 KB of each connection
+		// this cache is not used in this mode, and needs 27 KB for each connection
 		config.ConnConfig.DescriptionCacheCapacity = 0
 	}
 	db := &DB{names: names{ns: o.Namespace}, fill: filler(o.Namespace),
@@ -127,8 +128,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		return nil, wrapError("open", err)
 	}
 	config.MaxConns = int32(most)
-	// beforeConnect keeps the pool from opening these connections by itself, so MinConns is only the number that stay
-	// open when idle. GOMAXPROCS may be less than the cores, by a quota, or more, by the operator.
+	// beforeConnect keeps the pool from opening MinConns connections by itself, so this is only the number of
+	// connections that stay open when idle. GOMAXPROCS may be lower than the number of cores, by a quota, or higher, by
+	// the operator's choice.
 	config.MinConns = int32(min(most, 4*min(runtime.NumCPU(), runtime.GOMAXPROCS(0))))
 	config.MinIdleConns = 0
 	config.MaxConnLifetime = cmp.Or(o.MaxConnLifetime, 100*365*24*time.Hour)
@@ -142,10 +144,10 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	return db, nil
 }
 
-// Close waits until every connection was returned, and closes all of them.
+// Close waits until all connections were returned, and closes them.
 func (db *DB) Close() { db.pool.Close() }
 
-// Ping reports whether the database answers.
+// Ping returns an error if the database does not answer.
 func (db *DB) Ping(ctx context.Context) error {
 	return db.withConn(ctx, "ping", func(c *pgx.Conn) error { return c.Ping(ctx) })
 }

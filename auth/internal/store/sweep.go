@@ -11,60 +11,60 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Sweep says what has expired. A zero time keeps everything of its kind.
+// Sweep says which rows have expired and are to be deleted. Rows whose time limit is zero are kept.
 type Sweep struct {
 	Now time.Time
-	// Tokens, flows, states, spent ID tokens and limits are removed if they expired before Now, messages if they were
-	// done before Messages, audit rows if they are older than Audit.
+	// Tokens, flows, states, spent ID tokens and limits are deleted if they expired before Now, messages if they were
+	// sent or failed before Messages, audit rows if they were written before Audit.
 	Messages, Audit time.Time
-	// Challenges are removed if they expired before Challenges, unverified factors if they were enrolled before
-	// Factors.
+	// Challenges are deleted if they expired before the time Challenges, unverified factors if they were enrolled
+	// before Factors.
 	Challenges, Factors time.Time
-	// Known places are removed if the last sign-in from there was before Places.
+	// Known places are deleted if the last sign-in from them was before Places.
 	Places time.Time
-	// Sessions are removed if they ended before EndedBefore, are past not_after, were created before CreatedBefore, or
-	// were last refreshed before ActiveBefore.
+	// Sessions are deleted if they ended, or reached their not_after, before EndedBefore, were created before
+	// CreatedBefore, or were last refreshed before ActiveBefore.
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
-	// Anonymous users are removed if they were last active before Anonymous, unless they were created before
-	// AnonymousSince, or have a confirmed address, a password, an identity of a provider or a verified factor.
+	// Anonymous users are deleted if they were last active before Anonymous. They are kept if they were created before
+	// AnonymousSince, or have a confirmed address, a password, an identity at a provider or a verified factor.
 	Anonymous, AnonymousSince time.Time
-	// Behind is the last anonymous user that the previous step tried to remove one by one; zero: the step starts at the
-	// beginning.
+	// Behind is the last anonymous user that the previous step tried to delete separately. This step continues after
+	// it; zero: it starts with the oldest.
 	Behind AnonymousUser
-	// ServerNow replaces PostgreSQL's clock, as in Refresh.
+	// ServerNow replaces PostgreSQL's clock in tests; zero: PostgreSQL's clock is read.
 	ServerNow time.Time
-	// Batch is how many rows of each kind one step may read or remove.
+	// Batch is how many rows of each kind a step may read or delete.
 	Batch int
-	// Cursor is the session at which the previous step ended; Nil: the step starts at the beginning.
+	// Cursor is the session at which the previous step ended; Nil: this step starts with the first session.
 	Cursor uuid.UUID
 }
 
-// AnonymousUser is a position among the anonymous users, who are sorted by age.
+// AnonymousUser is a position in the list of anonymous users, which is sorted by age.
 type AnonymousUser struct {
 	CreatedAt time.Time
 	ID        uuid.UUID
 }
 
-// Swept is what one step did.
+// Swept is the result of one step.
 type Swept struct {
-	// Removed is how many rows were removed.
+	// Removed is how many rows were deleted.
 	Removed int64
-	// Cursor is for the next step; Nil: all sessions were read.
+	// Cursor is the Sweep.Cursor of the next step; Nil: all sessions were read.
 	Cursor uuid.UUID
-	// Refused is how many anonymous users could not be removed, Why the first error. Behind is for the next step, which
-	// skips these users.
+	// Refused is how many anonymous users could not be deleted, Why the first error. Behind is the Sweep.Behind of the
+	// next step, so that it skips these users.
 	Refused int
 	Why     error
 	Behind  AnonymousUser
-	// Busy: another replica was sweeping, and this step did nothing.
+	// Busy is true if another replica was sweeping, so that this step did nothing.
 	Busy bool
 }
 
 var trySweepLock = define(`
 select pg_try_advisory_xact_lock($1)`)
 
-// sweeping defines the statement that removes a table's rows for which condition holds, found by key. It skips locked
-// rows.
+// sweeping defines the statement that deletes up to $2 rows of a table for which the condition is true. key is the
+// primary key. Rows that are locked are skipped.
 func sweeping(table, key, condition string) statement {
 	return define(`
 delete from {` + table + `} where ` + key + ` in (
@@ -82,8 +82,8 @@ var sweepPlaces = define(`
 delete from {known_places} where (user_id, place) in (
     select user_id, place from {known_places} where seen_at < $1 limit $2 for update skip locked)`)
 
-// The two tables below have no index on the time, so that a step reads them completely. They stay small, since full
-// buckets and old messages are removed.
+// The tables limits and outbox have no index on the time, so that a step reads them completely. They stay small, since
+// full buckets and old messages are deleted.
 var sweepLimits = sweeping("limits", "key", "full_at < $1")
 
 var sweepMessages = define(`
@@ -91,18 +91,18 @@ delete from {outbox} where id in (
     select id from {outbox} where created_at < $1 and state <> 'pending' and done_at < $1
     order by created_at limit $2 for update skip locked)`)
 
-// A failed message may be sent again until it expires.
+// wipeMessages deletes the payloads of failed messages that have expired. Before that the operator may send them again.
 var wipeMessages = define(`
 update {outbox} set payload = null where id in (
     select id from {outbox} where state = 'failed' and payload is not null and expires_at <= $1 limit $2 for update skip locked)`)
 
-// The ids of audit rows grow with time, so that the primary key finds the oldest rows.
+// sweepAudit finds the oldest rows by the primary key, since the ids of audit rows grow with time.
 var sweepAudit = define(`
 delete from {audit} where at < $1 and id <= (
     select max(id) from (select id, at from {audit} order by id limit $2) oldest where at < $1)`)
 
-// An index on ended_at or refreshed_at would slow down every refresh. Reading sessions in the order of the primary key
-// does not.
+// sweepSessions reads the sessions in the order of the primary key. An index on ended_at or refreshed_at would be
+// faster to search, but would slow down every refresh.
 var sweepSessions = define(`
 with part as (
     select id, created_at, refreshed_at, not_after, ended_at from {sessions}
@@ -135,8 +135,9 @@ select u.id, u.created_at ` + nextAbandoned)
 var sweepAnonymousUser = define(`
 delete from {users} u where u.id = $2 and ` + isAbandoned)
 
-// Sweep does one bounded step, unless another replica is sweeping. If an anonymous user cannot be removed, because the
-// application refers to the user, the users of the step are removed one by one.
+// Sweep does one step, which deletes a limited number of rows, unless another replica is sweeping. If an anonymous user
+// cannot be deleted, because a table of the application refers to the user, the anonymous users of the step are deleted
+// one by one.
 func (db *DB) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 	out, err = db.sweepStep(ctx, s)
 	if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || s.Anonymous.IsZero() ||
@@ -173,7 +174,8 @@ func (db *DB) sweepStep(ctx context.Context, s Sweep) (out Swept, err error) {
 	return out, err
 }
 
-// sweepOneByOne removes a batch of anonymous users, each in a transaction, and counts the users that cannot be removed.
+// sweepOneByOne deletes a batch of anonymous users, each in a transaction of its own, and counts those that cannot be
+// deleted.
 func (db *DB) sweepOneByOne(ctx context.Context, s Sweep, out *Swept) error {
 	var list []AnonymousUser
 	err := db.query(ctx, "abandoned users", appendTo(&list, func(u *AnonymousUser) []any {

@@ -10,24 +10,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Move is a takeover of another service's users.
+// Move is a row of our table moves: a takeover of another service's users, or an installed mirror.
 type Move struct {
 	ID, Owner uuid.UUID
-	// Source is HOST:PORT/DATABASE SCHEMA; Mark distinguishes the source's tables from other tables of the same names.
+	// Source is where the users come from: HOST:PORT/DATABASE SCHEMA. Mark distinguishes the source's tables from other
+	// tables with the same names.
 	Source, Mark string
 	Closed       bool
-	// Floor is the transaction of the source from which on the next pass looks for changes. PassFloor is the floor of
-	// the pass under way; nil: none.
+	// Floor is the id of the source's transaction from which on the next pass looks for changes. PassFloor is the floor
+	// of a pass that was begun and not completed. nil: none.
 	Floor, PassFloor *int64
 	Steps            json.RawMessage
 	StartedAt        time.Time
 	ClosedAt         time.Time // zero while it is open
 }
 
-// ErrMoveLost: another process has continued, closed or abandoned the takeover.
+// ErrMoveLost means that another process has continued, closed or abandoned the takeover.
 var ErrMoveLost = errors.New("another process goes on with this takeover")
 
-// The kinds of rows of {moves}.
+// The kinds of rows in our table moves.
 const (
 	MoveTakeover = "takeover"
 	MoveMirror   = "mirror"
@@ -38,7 +39,7 @@ select id, owner, source, coalesce(source_mark, ''), state = 'closed', floor, pa
 from {moves} where kind = $1
 order by state = 'open' desc, started_at desc`)
 
-// Moves reads the takeovers, or the mirrors; an open one comes first.
+// Moves reads the rows of one kind, an open one first.
 func (db *DB) Moves(ctx context.Context, kind string) (list []Move, err error) {
 	err = db.query(ctx, "moves", appendTo(&list, func(m *Move) []any {
 		return []any{&m.ID, &m.Owner, &m.Source, &m.Mark, &m.Closed, &m.Floor, &m.PassFloor, &m.Steps, &m.StartedAt,
@@ -55,14 +56,14 @@ on conflict (kind) where state = 'open' and kind = 'takeover' do nothing`)
 var ownMove = define(`
 update {moves} set owner = $2, source_mark = $3 where id = $1 and state = 'open'`)
 
-// OpenMove begins a takeover, unless one is open already.
+// OpenMove starts a takeover. It returns false if a takeover is open already.
 func (db *DB) OpenMove(ctx context.Context, m Move) (opened bool, err error) {
 	n, err := db.exec(ctx, "open move", openMove, m.ID, m.Source, m.Owner, m.Mark, []byte(m.Steps), m.StartedAt)
 	return n == 1, err
 }
 
-// OwnMove makes m.Owner the owner of the open takeover m.ID and stores m.Mark. From then on the batches of any other
-// process for this takeover fail.
+// OwnMove makes m.Owner the owner of the open takeover m.ID, and stores m.Mark. From then on Carry fails in every other
+// process.
 func (db *DB) OwnMove(ctx context.Context, m Move) error {
 	n, err := db.exec(ctx, "own move", ownMove, m.ID, m.Owner, m.Mark)
 	if err == nil && n == 0 {
@@ -71,7 +72,7 @@ func (db *DB) OwnMove(ctx context.Context, m Move) error {
 	return err
 }
 
-// Carrier writes rows that come from another service, in one transaction of the process that owns the takeover.
+// Carrier writes rows of another service to our tables, within one transaction of the process that owns the takeover.
 type Carrier struct {
 	t *Tx
 }
@@ -84,11 +85,12 @@ select from {moves} where id = $1 and owner = $2 and state = 'open' for update`)
 var saveMove = define(`
 update {moves} set steps = $3, floor = $4, pass_floor = $5 where id = $1 and owner = $2`)
 
-// batchSettings make joins with a batch use the indexes of our tables, which have no statistics until they are filled.
-// The source's connections have the same settings.
+// batchSettings make PostgreSQL use the indexes of our tables when it joins them with a batch of rows. Without these
+// settings it would not, since the tables have no statistics before they are filled.
 const batchSettings = carrySettings + `; set local enable_hashjoin = off; set local enable_mergejoin = off`
 
-// Carry runs f and stores m as f leaves it, in one transaction. ErrMoveLost: another process owns the takeover.
+// Carry calls f and stores m as f has changed it, in one transaction. The error is ErrMoveLost if another process owns
+// the takeover.
 func (db *DB) Carry(ctx context.Context, m *Move, f func(*Carrier) error) error {
 	return db.withConn(ctx, "carry", func(c *pgx.Conn) error {
 		return db.inTx(ctx, c, func(t *Tx) error {
@@ -111,7 +113,7 @@ func (db *DB) Carry(ctx context.Context, m *Move, f func(*Carrier) error) error 
 	})
 }
 
-// queryRow is DB.queryRow within the transaction, without repetition.
+// queryRow does the same as DB.queryRow, within the transaction and without repeating it.
 func (t *Tx) queryRow(ctx context.Context, targets []any, s statement, args ...any) error {
 	rows, err := t.tx.Query(ctx, t.db.sql[s], encodeUUIDs(args)...)
 	return oneRow(rows, err, targets)
@@ -130,7 +132,7 @@ func (t *Tx) run(ctx context.Context, s statement, args ...any) error {
 var closeMove = define(`
 update {moves} set state = 'closed', closed_at = $3, owner = null where id = $1 and owner = $2 and state = 'open'`)
 
-// Close ends the takeover and writes an audit row with these traits, within the transaction.
+// Close closes the takeover within the transaction, and writes an audit row with the given traits.
 func (c *Carrier) Close(ctx context.Context, m *Move, at time.Time, traits json.RawMessage) error {
 	b := c.t.Batch()
 	b.exec("close move", closeMove, m.ID, m.Owner, at)
@@ -139,7 +141,7 @@ func (c *Carrier) Close(ctx context.Context, m *Move, at time.Time, traits json.
 	return b.Send(ctx)
 }
 
-// readOnly runs a query in a transaction of its own, without a time limit.
+// readOnly executes a query in a transaction of its own, without a time limit.
 func (db *DB) readOnly(ctx context.Context, s statement, each func(pgx.Rows) error, args ...any) error {
 	return db.withConn(ctx, "read", func(c *pgx.Conn) error {
 		tx, err := c.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -165,18 +167,18 @@ func (db *DB) readOnly(ctx context.Context, s statement, each func(pgx.Rows) err
 var selectOwnProcesses = define(`
 select pid from pg_stat_activity where usename = session_user and application_name = current_setting('application_name')`)
 
-// OwnProcesses returns the IDs of the server's processes whose connections have our role and application name,
-// including this program's own.
+// OwnProcesses returns the ids of the server processes whose connections have this program's role and application name,
+// including this program's own connections.
 func (db *DB) OwnProcesses(ctx context.Context) (list []int32, err error) {
-	list = []int32{} // an empty list, not null, in SQL
+	list = []int32{} // so that an SQL argument is an empty array, not null
 	err = db.readOnly(ctx, selectOwnProcesses, appendTo(&list, func(pid *int32) []any { return []any{pid} }))
 	return list, err
 }
 
-// CarriedTable is a table into which a takeover writes rows.
+// CarriedTable identifies a table into which a takeover copies rows.
 type CarriedTable int
 
-// The tables that are compared with the source by their ids.
+// The tables whose rows are compared with the source by their ids.
 const (
 	CarriedUsers CarriedTable = iota
 	CarriedIdentities
@@ -185,7 +187,7 @@ const (
 	CarriedPasskeys
 )
 
-// carriedRows has, by CarriedTable, the rows with their ids and the ids of their users.
+// carriedRows has an SQL text for each CarriedTable: the row's id, the id of its user, and the table.
 var carriedRows = [...]string{
 	"id, id from {users}",
 	"id, user_id from {identities}",
@@ -194,7 +196,7 @@ var carriedRows = [...]string{
 	"id, user_id from {webauthn_credentials} where factor_id is null",
 }
 
-// forCarried defines a statement for each CarriedTable, whose rows follow the word from at the end of the first part.
+// forCarried defines a statement for each CarriedTable. first ends with the word from, which the table's rows follow.
 func forCarried(first, rest string) (list [len(carriedRows)]statement) {
 	for i, rows := range carriedRows {
 		list[i] = define(first + " (select " + rows + ") r (id, owner)" + rest)
@@ -204,7 +206,7 @@ func forCarried(first, rest string) (list [len(carriedRows)]statement) {
 
 var selectCarriedIDs = forCarried(`select id, owner from`, ` order by id`)
 
-// CarriedIDs reads the id and the user's id of all rows of a table, in order.
+// CarriedIDs calls each with the id and the user's id of all rows of a table, ordered by id.
 func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, user uuid.UUID) error) error {
 	return db.readOnly(ctx, selectCarriedIDs[table], func(r pgx.Rows) error {
 		var id, user uuid.UUID
@@ -215,13 +217,13 @@ func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, 
 	})
 }
 
-// SumOfIDs is an aggregate over a column id: the sums of two 64-bit hashes. If two databases hash differently, it
-// differs for equal ids; for different ids it is practically never equal.
+// SumOfIDs is an SQL aggregate over a column id: the sums of two 64-bit hashes of the ids. Different sets of ids
+// practically never have the same sums. Equal sets have different sums in two databases that hash differently.
 const SumOfIDs = `coalesce(sum(uuid_hash_extended(id, 0))::text || ' ' || sum(uuid_hash_extended(id, 1))::text, '')`
 
 var groupCarried = forCarried("select count(*), "+SumOfIDs+" from", "")
 
-// CarriedGroup counts the rows of a table and sums up their ids with SumOfIDs.
+// CarriedGroup returns the number of a table's rows and the SumOfIDs of their ids.
 func (db *DB) CarriedGroup(ctx context.Context, table CarriedTable) (rows int64, sum string, err error) {
 	err = db.readOnly(ctx, groupCarried[table], rowInto(&rows, &sum))
 	return rows, sum, err
@@ -229,14 +231,14 @@ func (db *DB) CarriedGroup(ctx context.Context, table CarriedTable) (rows int64,
 
 var sampleCarried = forCarried(`select id from`, ` order by random() limit $1`)
 
-// SampleCarried returns the ids of some rows of a table.
+// SampleCarried returns the ids of some rows of a table, chosen at random.
 func (db *DB) SampleCarried(ctx context.Context, table CarriedTable, rows int) (list []uuid.UUID, err error) {
 	err = db.readOnly(ctx, sampleCarried[table],
 		appendTo(&list, func(id *uuid.UUID) []any { return []any{id} }), rows)
 	return list, err
 }
 
-// CountUsers is DB.CountUsers within the transaction.
+// CountUsers does the same as DB.CountUsers, within the transaction.
 func (c *Carrier) CountUsers(ctx context.Context) (n int64, err error) {
 	err = c.t.queryRow(ctx, []any{&n}, countCarried)
 	return n, err
@@ -245,12 +247,12 @@ func (c *Carrier) CountUsers(ctx context.Context) (n int64, err error) {
 var deleteCarried = [...]statement{
 	define(`delete from {users} where id = any($1)`),
 	define(`delete from {identities} where id = any($1)`),
-	define(`delete from {factors} where user_id = any($1)`), // names are unique for each user
+	define(`delete from {factors} where user_id = any($1)`), // by user, since names must be unique among a user's factors
 	define(`delete from {sessions} where id = any($1)`),
 	define(`delete from {webauthn_credentials} where id = any($1)`),
 }
 
-// Delete removes rows by their ids; factors by their users' ids.
+// Delete deletes rows of a table by their ids. Factors are deleted by the ids of their users.
 func (c *Carrier) Delete(ctx context.Context, table CarriedTable, ids []uuid.UUID) (int64, error) {
 	return c.t.exec(ctx, deleteCarried[table], ids)
 }
@@ -258,8 +260,8 @@ func (c *Carrier) Delete(ctx context.Context, table CarriedTable, ids []uuid.UUI
 var blankUsers = define(`
 update {users} set email = '', phone = '' where id = any($1) and (email <> '' or phone <> '')`)
 
-// BlankUsers removes users' addresses, which other users may have now. The addresses are set again when the users are
-// written.
+// BlankUsers removes the addresses of users, since they may belong to other users now. The users get addresses again
+// when they are written.
 func (c *Carrier) BlankUsers(ctx context.Context, ids []uuid.UUID) error {
 	return c.t.run(ctx, blankUsers, ids)
 }
@@ -268,12 +270,12 @@ var detachFactors = define(`
 update {sessions} s set factor_id = null
 where s.factor_id is not null and not exists (select from {factors} f where f.id = s.factor_id)`)
 
-// DetachFactors removes from sessions the factors that no longer exist.
+// DetachFactors removes from sessions the ids of factors that do not exist any more.
 func (c *Carrier) DetachFactors(ctx context.Context) error { return c.t.run(ctx, detachFactors) }
 
 var countCarried = define(`select count(*) from {users}`)
 
-// CountUsers counts the users.
+// CountUsers returns the number of users.
 func (db *DB) CountUsers(ctx context.Context) (n int64, err error) {
 	err = db.readOnly(ctx, countCarried, rowInto(&n))
 	return n, err
@@ -282,7 +284,7 @@ func (db *DB) CountUsers(ctx context.Context) (n int64, err error) {
 var analyzeCarried = []string{"{users}", "{identities}", "{factors}", "{sessions}", "{former_tokens}",
 	"{one_time_tokens}", "{webauthn_credentials}"}
 
-// AnalyzeCarried renews the planner's statistics after many rows were written.
+// AnalyzeCarried updates the statistics of PostgreSQL's query planner after many rows were written.
 func (db *DB) AnalyzeCarried(ctx context.Context) error {
 	return db.withConn(ctx, "analyze", func(c *pgx.Conn) error {
 		for _, name := range analyzeCarried {
@@ -319,12 +321,12 @@ func (db *DB) CarriedUsers(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]
 	return found, err
 }
 
-// CarriedFactor is a verified second factor. Secret is sealed; nil for none.
+// CarriedFactor is a verified second factor that a takeover copies. Secret is sealed under the root key; nil for none.
 type CarriedFactor struct {
 	Factor
 	UserID uuid.UUID
 	Secret []byte
-	// Credential is the credential of a security key.
+	// Credential is the credential of a security key; nil for other factors.
 	Credential *Credential
 }
 
@@ -340,8 +342,8 @@ select ` + carriedFactorColumns + ` from {factors} f where f.user_id = any($1) o
 var selectCarriedCredentials = define(`
 select ` + credentialColumns + ` from {webauthn_credentials} c where c.user_id = any($1)`)
 
-// CarriedFactors reads the factors of users, and the credentials of their passkeys and security keys. A security key's
-// credential has the id of its factor.
+// CarriedFactors reads the factors of users by the factors' ids, and the credentials of passkeys and security keys by
+// the credentials' ids. The credential of a security key has the same id as its factor.
 func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (factors map[uuid.UUID]CarriedFactor,
 	credentials map[uuid.UUID]*Credential, err error) {
 	var list []Credential
@@ -361,12 +363,13 @@ func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (factors ma
 	return factors, credentials, err
 }
 
-// CarriedSession is a session of the other service. The session's refresh token there stands for the first refresh
-// token here.
+// CarriedSession is a session that a takeover copies. The session's refresh token of the former service counts as the
+// session's first refresh token.
 type CarriedSession struct {
 	Session
 	SecretHash [32]byte
-	// TokenMAC finds the session by a refresh token that does not contain the session's ID; nil: the token contains it.
+	// TokenMAC is the MAC of the refresh token, by which the session is found; nil if the token itself contains the
+	// session's id.
 	TokenMAC []byte
 }
 

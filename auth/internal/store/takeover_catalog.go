@@ -10,11 +10,11 @@ import (
 	"gatehouse/migrations"
 )
 
-// Location is where our tables are, independent of how the connection string names the server.
+// Location says where our tables are. It does not depend on how the connection string names the server.
 type Location struct {
-	// Cluster is the server's identifier, Database the number of the database.
+	// Cluster is the system identifier of the server, Database the oid of the database.
 	Cluster, Database string
-	// Schema is the first schema of the search path, Role the role that we connect as.
+	// Schema is the first schema of the search path, Role the role as which this program connects.
 	Schema, Role string
 }
 
@@ -22,21 +22,22 @@ var selectLocation = define(`
 select (select system_identifier from pg_control_system())::text,
     (select oid from pg_database where datname = current_database())::text, coalesce(current_schema()::text, ''), current_user::text`)
 
-// Location reads it from the server.
+// Location reads the Location from the server.
 func (db *DB) Location(ctx context.Context) (p Location, err error) {
 	err = db.queryRow(ctx, "location", []any{&p.Cluster, &p.Database, &p.Schema, &p.Role}, selectLocation)
 	return p, err
 }
 
-// ForeignKey is a foreign key of a table that is not ours.
+// ForeignKey is a foreign key of an application's table that refers to one of our tables.
 type ForeignKey struct {
-	// Table has the foreign key, Target is our table, without the namespace; both without quotes.
+	// Table is the application's table, Target is our table without the namespace. Both are without quotes.
 	Table, Target string
-	// Name and Definition are quoted for SQL; Definition comes from pg_get_constraintdef, without Target.
+	// The names are quoted for SQL. Definition is the result of pg_get_constraintdef, without the name of the Target.
 	QuotedTable, Name, Definition string
 }
 
-// ours finds our tables that refer to users, directly or through another table.
+// ours is the start of a query. It finds the table users and those of our tables that refer to it, directly or through
+// another table.
 const ours = `
 with recursive ours (oid) as (
     select to_regclass('{users}')::oid
@@ -57,7 +58,8 @@ where c.contype = 'f' and c.confrelid in (select oid from ours) and c.conrelid n
     and c.conparentid = 0
 order by 1, 4`)
 
-// tableNames returns migrations.Names with the namespace: the names of our tables, and of indexes, which no table has.
+// tableNames returns migrations.Names with the namespace: the names of our tables. It also has the names of indexes,
+// but no table has one of these.
 func (db *DB) tableNames() []string {
 	names := make([]string, len(migrations.Names))
 	for i, n := range migrations.Names {
@@ -66,8 +68,8 @@ func (db *DB) tableNames() []string {
 	return names
 }
 
-// ForeignKeys returns the foreign keys of the application's tables on users, or on a table of ours that refers to
-// users.
+// ForeignKeys returns the foreign keys of the application's tables that refer to our table users, or to a table of ours
+// that refers to users.
 func (db *DB) ForeignKeys(ctx context.Context) (list []ForeignKey, err error) {
 	err = db.query(ctx, "foreign keys", appendTo(&list, func(k *ForeignKey) []any {
 		return []any{&k.Table, &k.Target, &k.QuotedTable, &k.Name, &k.Definition}
@@ -81,8 +83,8 @@ order by 1`)
 
 var deleteMove = define(`delete from {moves} where id = $1 and state = 'open'`)
 
-// AbandonMove empties users and our tables that refer to it, and deletes the open takeover. It fails if a table of
-// another program refers to one of these tables: nothing cascades.
+// AbandonMove deletes an open takeover, and all rows of our table users and of our tables that refer to it. It fails if
+// a table of another program refers to one of these tables, since the deletion does not cascade.
 func (db *DB) AbandonMove(ctx context.Context, id uuid.UUID) error {
 	return db.InTx(ctx, func(t *Tx) error {
 		if _, err := t.tx.Exec(ctx, carrySettings, pgx.QueryExecModeSimpleProtocol); err != nil {

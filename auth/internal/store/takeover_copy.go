@@ -9,15 +9,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// staging is a temporary table with some columns of a table, from which the table gets rows. It is dropped at the end
-// of the transaction, so that a pooler's next client does not see it.
+// staging describes a temporary table with columns of one of our tables. Rows are copied into the temporary table, and
+// from there inserted into ours. The temporary table is dropped at the end of the transaction, so that the next client
+// of a pooler does not see it.
 type staging struct {
 	table          string
 	columns        []string
 	create, insert statement
 }
 
-// stage returns the staging of a table. columns are listed as in userColumns, rest is that of inserting.
+// stage returns the staging of a table. columns is a list such as userColumns; rest is the parameter of inserting.
 func stage(table, columns, rest string) staging {
 	names := namesOf(columns)
 	create := define("create temporary table carried_" + table + " on commit drop as select " +
@@ -25,9 +26,9 @@ func stage(table, columns, rest string) staging {
 	return staging{table: table, columns: names, create: create}.inserting(rest)
 }
 
-// inserting returns the staging with the statement that inserts the rows c of the temporary table and ends in rest,
-// where {replace} stands for what replaces the columns of an existing row. For the column factor_id the statement joins
-// factors as f: a factor that was not carried becomes null.
+// inserting returns a staging whose insert statement inserts the rows c of the temporary table and ends with rest. In
+// rest, {replace} stands for the assignments that replace an existing row. If there is a column factor_id, rest must
+// join our table factors as f, so that the id of a factor that was not copied becomes null.
 func (s staging) inserting(rest string) staging {
 	replace := make([]string, len(s.columns)-1)
 	for i, name := range s.columns[1:] {
@@ -39,12 +40,13 @@ func (s staging) inserting(rest string) staging {
 	return s
 }
 
-// ofUsers ends an insert of rows whose users exist, and which conflict with no other row.
+// ofUsers is the end of an insert statement for rows of users. It skips rows whose user does not exist and rows that
+// conflict with existing rows.
 const ofUsers = ` join {users} u on u.id = c.user_id
 on conflict do nothing`
 
 var (
-	// freshUsers is for users none of whom exists, which is faster.
+	// freshUsers is for new users only, which is faster.
 	freshUsers = stage("users", userColumns, `
 on conflict do nothing
 returning true, id`)
@@ -53,7 +55,7 @@ on conflict (id) do update set {replace}
 returning xmax = 0, id`)
 	carriedIdentities = stage("identities", identityColumns, ofUsers)
 	carriedFactors    = stage("factors", carriedFactorColumns, ofUsers)
-	// If a session's factor was not carried, the session keeps its level.
+	// A session whose factor was not copied keeps its level.
 	carriedSessions = stage("sessions", sessionColumns+", s.secret_hash", `
 join {users} u on u.id = c.user_id left join {factors} f on f.id = c.factor_id
 on conflict (id) do update set {replace}`)
@@ -61,21 +63,22 @@ on conflict (id) do update set {replace}`)
 on conflict (token_mac) do update set {replace}`)
 	carriedTokens = stage("one_time_tokens", tokenColumns+", t.link_hash", ofUsers)
 	carriedFlows  = stage("flows", "id, user_id, method, challenge, challenge_method, created_at, expires_at", ofUsers)
-	// The credential of a security key needs the factor.
+	// A security key's credential is inserted only if its factor exists.
 	carriedCredentials = stage("webauthn_credentials", credentialColumns, `
 join {users} u on u.id = c.user_id left join {factors} f on f.id = c.factor_id
 where c.factor_id is null or f.id is not null
 on conflict do nothing`)
 )
 
-// CarriedUser is a user with the pending sign-up, if there is one.
+// CarriedUser is a user that a takeover copies, with the pending sign-up if there is one.
 type CarriedUser struct {
 	User
 	Pending *Token
 }
 
-// Of two users with one address the existing user stays; of two new users, the user with the smaller id. The conditions
-// are separate so that they can use the partial indexes.
+// removeTakenUsers removes users whose address another user has. An existing user keeps the address; of two users in
+// the batch, the one with the smaller id keeps it. The conditions on email and phone are separate so that PostgreSQL
+// can use the partial indexes.
 var removeTakenUsers = define(`
 with second as (
     select id from (
@@ -92,11 +95,11 @@ with second as (
 )
 delete from {users} u using taken t where u.id = t.id`)
 
-// A user's sign-up is written together with the user, and again when the user changes.
+// deletePendingTokens deletes the pending sign-ups of the users in the batch, which are written again with the users.
 var deletePendingTokens = define(`
 delete from {one_time_tokens} t using carried_users c where t.user_id = c.id and t.link_hash is null`)
 
-// copyRows creates the temporary table and fills it.
+// copyRows creates the temporary table of a staging and copies a list into it.
 func copyRows[T any](ctx context.Context, c *Carrier, into staging, list []T, targets func(*T) []any) error {
 	if err := c.t.run(ctx, into.create); err != nil {
 		return err
@@ -106,7 +109,7 @@ func copyRows[T any](ctx context.Context, c *Carrier, into staging, list []T, ta
 	return err
 }
 
-// carry writes a list by way of the temporary table, unless the list is empty.
+// carry writes a list to our table through the temporary table. It does nothing if the list is empty.
 func carry[T any](ctx context.Context, c *Carrier, by staging, list []T, targets func(*T) []any) error {
 	if len(list) == 0 {
 		return nil
@@ -117,8 +120,9 @@ func carry[T any](ctx context.Context, c *Carrier, by staging, list []T, targets
 	return c.t.run(ctx, by.insert)
 }
 
-// Users writes users with their pending sign-ups, and returns how many of them are new, and how many were removed
-// because another user has the address; they are left for the next run. fresh says that none of the users exists yet.
+// Users writes users and their pending sign-ups. added is how many of them are new. removed is how many were removed
+// because another user has the address; these are left for the next run. fresh must be true only if none of the users
+// exists.
 func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (added, removed int64, err error) {
 	into := carriedUsers
 	if fresh {
@@ -167,12 +171,13 @@ func (c *Carrier) tokens(ctx context.Context, list []NewToken) error {
 	})
 }
 
-// Identities writes identities whose users exist. Changed identities were deleted before.
+// Identities writes identities, whose users must exist. The caller has deleted those that have changed.
 func (c *Carrier) Identities(ctx context.Context, list []Identity) error {
 	return carry(ctx, c, carriedIdentities, list, identityTargets)
 }
 
-// Factors writes factors whose users exist, with their credentials. Changed factors were deleted before.
+// Factors writes factors with their credentials. Their users must exist. The caller has deleted those that have
+// changed.
 func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) error {
 	if err := carry(ctx, c, carriedFactors, list, carriedFactorTargets); err != nil {
 		return err
@@ -186,7 +191,7 @@ func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) error {
 	return c.Credentials(ctx, credentials)
 }
 
-// Credentials writes credentials whose users, and factors, exist. Changed credentials were deleted before.
+// Credentials writes credentials, whose users and factors must exist. The caller has deleted those that have changed.
 func (c *Carrier) Credentials(ctx context.Context, list []Credential) error {
 	return carry(ctx, c, carriedCredentials, list, credentialTargets)
 }
@@ -194,8 +199,8 @@ func (c *Carrier) Credentials(ctx context.Context, list []Credential) error {
 var deleteCarriedFormer = define(`
 delete from {former_tokens} t using carried_sessions c where t.session_id = c.id`)
 
-// Sessions writes sessions whose users exist, with the MACs that find them by their tokens. fresh says that none of the
-// sessions exists yet.
+// Sessions writes sessions, whose users must exist, and the MACs of their refresh tokens. fresh must be true only if
+// none of the sessions exists.
 func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh bool) error {
 	err := carry(ctx, c, carriedSessions, list, func(s *CarriedSession) []any {
 		hash := s.SecretHash[:]
@@ -217,7 +222,7 @@ delete from {one_time_tokens} where link_hash is not null`)
 var deleteCarriedFlows = define(`
 delete from {flows}`)
 
-// DeleteLinks removes all carried links and the flows that they continue: the last run writes both again.
+// DeleteLinks deletes all links that were copied and their PKCE flows. The last run of the takeover writes them again.
 func (c *Carrier) DeleteLinks(ctx context.Context) error {
 	if err := c.t.run(ctx, deleteCarriedLinks); err != nil {
 		return err
@@ -225,7 +230,7 @@ func (c *Carrier) DeleteLinks(ctx context.Context) error {
 	return c.t.run(ctx, deleteCarriedFlows)
 }
 
-// Links writes links and the flows that they continue.
+// Links writes links and the PKCE flows that they continue.
 func (c *Carrier) Links(ctx context.Context, tokens []NewToken, flows []Flow) error {
 	err := carry(ctx, c, carriedFlows, flows, func(f *Flow) []any {
 		return []any{&f.ID, &f.User, &f.Method, &f.Challenge, &f.ChallengeMethod, &f.CreatedAt, &f.ExpiresAt}

@@ -8,8 +8,10 @@ import (
 	"time"
 )
 
-// Differs returns the first column in which a user differs from a carried row; "" for none. clock is the source's,
-// which bounds times: a time that equals the clock was bounded by an earlier reading of it.
+// Differs returns the name of the first column in which the user read from the source differs from the carried one,
+// which is the user in our tables; "" if none does. clock is the source's clock. A time in the future was replaced by
+// the clock's time when the user was copied, and is replaced again when the user is read; so a time that equals clock
+// counts as the same.
 func (u *User) Differs(carried *User, clock time.Time) string {
 	if carried == nil {
 		return "id"
@@ -17,7 +19,7 @@ func (u *User) Differs(carried *User, clock time.Time) string {
 	return differs(userColumns, userTargets(u), userTargets(carried), clock)
 }
 
-// Differs is User.Differs for an identity of the carried user.
+// Differs does the same as User.Differs for an identity of the carried user.
 func (i *Identity) Differs(carried *User, clock time.Time) string {
 	if carried == nil {
 		return "user_id"
@@ -30,13 +32,14 @@ func (i *Identity) Differs(carried *User, clock time.Time) string {
 	return "id"
 }
 
-// Differs is User.Differs for a factor. It does not compare secrets, which are sealed, nor credentials.
+// Differs does the same as User.Differs for a factor. It compares neither the secrets, which are sealed, nor the
+// credentials.
 func (f *CarriedFactor) Differs(carried *CarriedFactor) string {
 	return differs(factorColumns+", f.user_id", append(factorTargets(&f.Factor), &f.UserID),
 		append(factorTargets(&carried.Factor), &carried.UserID), time.Time{})
 }
 
-// Differs is User.Differs for a credential; both nil: there is none.
+// Differs does the same as User.Differs for a credential. Either may be nil, which means that there is no credential.
 func (c *Credential) Differs(carried *Credential) string {
 	if c == nil || carried == nil {
 		if c == carried {
@@ -47,13 +50,14 @@ func (c *Credential) Differs(carried *Credential) string {
 	return differs(credentialColumns, credentialTargets(c), credentialTargets(carried), time.Time{})
 }
 
-// Differs is User.Differs for a session. It compares the columns that decide what the session may do.
+// Differs does the same as User.Differs for a session. It compares only the columns that decide what the session may
+// do.
 func (s *CarriedSession) Differs(carried *CarriedSession) string {
 	of := func(s *CarriedSession) []any { return []any{&s.UserID, &s.SecretHash, &s.TokenMAC, &s.AMR, &s.AAL} }
 	return differs("user_id, secret_hash, token_mac, amr, aal", of(s), of(carried), time.Time{})
 }
 
-// differs returns the first of the columns whose values differ.
+// differs returns the name of the first column whose values in want and have differ.
 func differs(columns string, want, have []any, clock time.Time) string {
 	for i, name := range namesOf(columns) {
 		var same bool
@@ -76,7 +80,7 @@ func differs(columns string, want, have []any, clock time.Time) string {
 	return ""
 }
 
-// sameJSON reports whether two texts of jsonb columns mean the same.
+// sameJSON reports whether two JSON texts have the same value.
 func sameJSON(a, b []byte) bool {
 	var x, y any
 	return bytes.Equal(a, b) || json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)

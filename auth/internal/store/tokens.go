@@ -10,59 +10,61 @@ import (
 	"github.com/google/uuid"
 )
 
-// Kind is what a one-time token was sent for; the token can be redeemed for nothing else.
+// Kind is the purpose of a one-time token. A token cannot be used for another purpose.
 type Kind string
 
-// The kinds of one-time tokens.
+// The kinds of one-time tokens, named after their purpose.
 const (
-	KindSignup             Kind = "signup" // by e-mail or phone
+	KindSignup             Kind = "signup" // to confirm an email address or a phone number
 	KindInvite             Kind = "invite"
 	KindRecovery           Kind = "recovery"
 	KindMagicLink          Kind = "magiclink"
 	KindEmailChangeCurrent Kind = "email_change_current"
 	KindEmailChangeNew     Kind = "email_change_new"
-	KindSMS                Kind = "sms" // a code for a confirmed number
+	KindSMS                Kind = "sms" // a code sent to a confirmed number
 	KindPhoneChange        Kind = "phone_change"
 	KindReauthentication   Kind = "reauthentication"
 )
 
-// Token is a one-time token.
+// Token is a one-time token: a link and a code of digits that are sent to an address. Either proves that the user reads
+// what is sent to the address.
 type Token struct {
 	ID, User uuid.UUID
 	Kind     Kind
 	// Address is where the token was sent.
 	Address string
-	// Flow is the PKCE flow that the token's link continues; Nil: none.
+	// Flow is the PKCE flow that the token's link continues; Nil if there is none.
 	Flow uuid.UUID
-	// Identity is the identity whose sign-in required the confirmation; Nil: none.
+	// Identity is the identity because of whose sign-in the address must be confirmed; Nil if there is none.
 	Identity uuid.UUID
-	// PasswordHash and UserMetadata belong to a pending sign-up; "" and nil: none.
+	// PasswordHash and UserMetadata are those of a pending sign-up, which the token confirms; "" and nil if there are
+	// none.
 	PasswordHash         string
 	UserMetadata         json.RawMessage
 	CreatedAt, ExpiresAt time.Time
-	// Contested: pending sign-ups of the address differ, which InsertToken finds by itself, or a sign-up with another
-	// password was refused.
+	// Contested is true if different sign-ups are pending for the address, which InsertToken finds out itself, or if a
+	// sign-up with another password was refused.
 	Contested bool
 }
 
-// NewToken is a token with what proves it.
+// NewToken is a token to be stored, with the hashes by which it is found.
 type NewToken struct {
 	Token
-	// LinkHash is SHA-256 of the link's secret, OTPMAC the MAC of kind, address and digits; nil: the token has no link,
-	// or no digits.
+	// LinkHash is the SHA-256 of the link's secret, OTPMAC the MAC of kind, address and digits. A token without a link
+	// or without digits has nil.
 	LinkHash, OTPMAC []byte
-	// Keep is how many older tokens of the same user, kind and place are kept: 4 for sign-ups, else 0.
+	// Keep is how many older tokens of the same user, kind and place are kept: 4 for sign-ups, otherwise 0.
 	Keep int
-	// Place is the MAC of the known place from which the token was requested; nil: the place is not known.
+	// Place is the MAC of the known place from which the token was requested; nil if the place is not known.
 	Place []byte
-	// Required: if the user does not exist, Send fails with ErrUserGone, and nothing of the batch happens.
+	// Required makes Send fail with ErrUserGone if the user does not exist. The whole Batch is undone.
 	Required bool
 }
 
 const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at, t.contested`
 
-// isSignUp is the SQL for whether a token t belongs to a sign-up with a password, data or an identity, which must not
-// reach another account.
+// isSignUp is the SQL condition that a token t belongs to a sign-up with a password, metadata or an identity. These
+// must not get into another account.
 const isSignUp = `t.kind = 'signup' and (t.password_hash <> '' or t.user_metadata is not null or t.identity_id is not null)`
 
 func tokenTargets(t *Token) []any {
@@ -70,7 +72,8 @@ func tokenTargets(t *Token) []any {
 		&t.CreatedAt, &t.ExpiresAt, &t.Contested}
 }
 
-// Different sign-ups of one address contest each other: the older tokens are marked, and so is the new one.
+// insertToken also marks sign-ups as contested: if the new one differs from an older one for the same address, both are
+// marked.
 var insertToken = define(`
 with older as (
     select t.id, t.place is not distinct from ` + placeOf("$2", "$16") + `
@@ -87,8 +90,9 @@ insert into {one_time_tokens} (id, user_id, kind, address, link_hash, otp_mac, f
 select $1, (select id from {users} where id = $2 and deleted_at is null), $3, $4, $5, $6, $7, $8, $9, $10, $11, $13, $15 or exists (select from older where differs), ` + placeOf("$2", "$16") + `
 where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 
-// InsertToken adds a token and deletes older tokens of the same kind and place. For a user that does not exist, or was
-// deleted, it costs the same and does nothing, so that the reply to an unknown address takes the same work.
+// InsertToken adds a token and deletes older tokens of the same kind and place. If the user does not exist or was
+// deleted, it does nothing, but with the same work, so that the time of an answer does not reveal whether an address is
+// known.
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash),
 		bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
@@ -103,8 +107,8 @@ with person as materialized (
 update {one_time_tokens} t set contested = true
 from person p where t.user_id = p.id and t.address = $2 and ` + isSignUp)
 
-// ContestSignUps marks the pending sign-ups of a user's address as contested. For a user that doesn't exist it costs
-// the same and does nothing.
+// ContestSignUps marks the pending sign-ups of a user for an address as contested. If the user does not exist, it does
+// nothing, but with the same work.
 func (b *Batch) ContestSignUps(user uuid.UUID, address string) {
 	b.exec("contest sign-ups", contestSignUps, user, address)
 }
@@ -112,12 +116,12 @@ func (b *Batch) ContestSignUps(user uuid.UUID, address string) {
 var deleteTokens = define(`
 delete from {one_time_tokens} where user_id = $1 and ($2::text[] is null or kind = any($2))`)
 
-// DeleteTokens voids a user's tokens of these kinds, or all.
+// DeleteTokens deletes the tokens of a user that have one of the kinds, or all tokens if no kind is given.
 func (b *Batch) DeleteTokens(user uuid.UUID, kinds ...Kind) {
 	b.exec("delete tokens", deleteTokens, user, kindArray(kinds))
 }
 
-// kindArray returns kinds as an argument; null for none.
+// kindArray returns kinds as an SQL argument, which is null if there are none.
 func kindArray(kinds []Kind) []string {
 	var list []string
 	for _, k := range kinds {
@@ -133,29 +137,30 @@ where t.user_id = $1 and ` + isSignUp + `
 order by t.created_at desc, t.id desc
 limit 1`)
 
-// PendingSignUp reads the newest pending sign-up of a user that has a password, data or an identity, expired or not.
+// PendingSignUp reads a user's newest pending sign-up that has a password, metadata or an identity, even if it has
+// expired.
 func (b *Batch) PendingSignUp(dst *Token, user uuid.UUID) {
 	b.row("pending sign-up", dst, tokenTargets(dst), selectPendingSignUp, user)
 }
 
-// Digits are typed digits: their MACs for each kind of token that they may belong to, under each key in force.
+// Digits has a code that was entered, as MACs: for each kind of token that it may belong to, and for each root key.
 type Digits struct {
 	Aud, Address string
 	Kinds        []Kind
 	MACs         [][]byte
 	Now          time.Time
-	// MaxMisses wrong tries void the digits of a token, but not its link; 0: the digits are never voided.
+	// MaxMisses is how many wrong tries invalidate the digits of a token, but not its link; 0: no number of tries does.
 	MaxMisses int
-	// Tries is the bucket of wrong digits for the address. Place has the bucket of wrong digits from a known place of
-	// the owner. Without a key, wrong digits are not counted.
+	// Tries is the bucket that counts wrong digits for the address. Place has a bucket that counts wrong digits from a
+	// known place of the owner instead. If Tries has no key, wrong digits are not counted.
 	Tries Limit
 	Place Place
 }
 
-// takeTry returns the steps of a statement that take a try before digits are compared, so that guesses at one address
-// run one after the other. The step known says whether the place is a known one, and guess has a row if there was a
-// try. A right guess gives the try back. Parameters from first on: key, size, rate, refill, the place's MAC, since,
-// key.
+// takeTry returns the SQL steps that take a token from a bucket before digits are compared. So guesses for one address
+// are executed one after the other. The step known says whether the place is a known one. The step guess has a row if
+// the bucket held a token. If the guess is right, the caller gives the token back. The parameters from number first on
+// are key, size, rate and refill of the bucket Tries, the place's MAC, Since, and the key of the place's bucket.
 func takeTry(known, now string, first int) string {
 	p := func(i int) string { return numberFrom(first, fmt.Sprintf("$%d", i)) }
 	return `known as (
@@ -171,7 +176,7 @@ func takeTryArgs(tries Limit, p Place) []any {
 		bytesOrNull(p.Tries.Key)}
 }
 
-// ownerKnows returns the SQL for whether a place is a known place of the user with an address.
+// ownerKnows returns the SQL condition that a place is a known place of the user with an address.
 func ownerKnows(aud, address, mac, since string) string {
 	return `exists (
         select from (
@@ -181,8 +186,8 @@ func ownerKnows(aud, address, mac, since string) string {
         where ` + knowsPlace("owner.id", mac, since) + `)`
 }
 
-// spendOrMiss returns the last steps of a statement that compares digits with live tokens: the matching token is
-// consumed; if none matches, a miss is counted on each.
+// spendOrMiss returns the last SQL steps of a statement that compares digits with the tokens in the step live. The
+// token in the step hit is deleted. If there is none, a miss is counted on each token in live.
 func spendOrMiss(maxMisses string) string {
 	return `consumed as (
     delete from {one_time_tokens} where id = (select id from hit)
@@ -196,7 +201,7 @@ func spendOrMiss(maxMisses string) string {
 select ` + guessColumns + ` from known left join hit t on true`
 }
 
-// The user is locked before the tokens, as everywhere.
+// redeemDigits locks the user before the tokens, the order of all statements.
 var redeemDigits = define(`
 with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as materialized (
     select t.* from {users} u join {one_time_tokens} t on u.id = t.user_id
@@ -209,15 +214,17 @@ with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as mat
     order by array_position($3, kind), created_at desc limit 1
 ), ` + spendOrMiss("$6"))
 
-// RedeemDigits locks the user and consumes the token that the digits belong to, earlier kinds first. ErrNotFound: no
-// token matched, and the miss is counted if the transaction commits. The Limit is the bucket that a try was taken from;
-// the caller gives the try back if a token was found. LimitError: there was no try, and nothing was compared.
+// RedeemDigits locks the user and deletes the token that the digits belong to. If several match, the order of
+// Digits.Kinds decides. The Limit is the bucket from which a token was taken for the try; the caller gives it back if a
+// token was found. The error is ErrNotFound if no token matches; the miss is counted if the transaction is committed.
+// It is a LimitError if the bucket was empty, and then nothing was compared.
 func (t *Tx) RedeemDigits(ctx context.Context, d Digits) (Token, Limit, error) {
 	args := []any{d.Aud, d.Address, kindArray(d.Kinds), d.MACs, d.Now, d.MaxMisses}
 	return t.guess(ctx, redeemDigits, d.Tries, d.Place, append(args, takeTryArgs(d.Tries, d.Place)...))
 }
 
-// guessColumns are whether the place is known, whether there was a try, and the token's columns, or nulls.
+// guessColumns are the results of a statement that compares digits: whether the place is known, whether the bucket held
+// a token, and the columns of the matching token, which are null if there is none.
 const guessColumns = `known.here, exists (select from guess), ` + tokenColumns
 
 func (t *Tx) guess(ctx context.Context, s statement, tries Limit, place Place, args []any) (Token, Limit, error) {
@@ -248,8 +255,8 @@ delete from {one_time_tokens} t using person
 where t.user_id = person.id and t.link_hash = $1 and t.kind = any($2) and t.expires_at > $3
 returning ` + tokenColumns)
 
-// RedeemLink locks the user and consumes the token that a link's secret belongs to, if the token is of one of these
-// kinds; ErrNotFound otherwise.
+// RedeemLink locks the user and deletes the token that a link's secret belongs to. The error is ErrNotFound if there is
+// no such token of one of these kinds.
 func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (Token, error) {
 	var token Token
 	err := t.queryRow(ctx, tokenTargets(&token), redeemLink, hash, kindArray(kinds), now)
@@ -265,8 +272,8 @@ and not exists (
     where l.key = case when ` + ownerKnows("$1", "$2", "$9", "$10") + ` then $11::bytea else $6::bytea end
       and not ` + bucket{size: "$7", rate: "$8", now: "$5"}.holdsTry() + `)`)
 
-// DigitsWait reports whether RedeemDigits would find a token, and counts nothing. It reports false if there is no try
-// left.
+// DigitsWait reports whether RedeemDigits would find a token, without counting a try. It returns false if the bucket of
+// tries is empty.
 func (db *DB) DigitsWait(ctx context.Context, d Digits) (found bool, err error) {
 	err = db.queryRow(ctx, "digits", []any{&found}, digitsWait, d.Aud, d.Address,
 		kindArray(d.Kinds), d.MACs, d.Now,
@@ -294,37 +301,40 @@ with ` + takeTry(knowsPlace("$1", "$9", "$10"), "$3", 5) + `, live as materializ
     select * from live where otp_mac = any($2::bytea[]) limit 1
 ), ` + spendOrMiss("$4"))
 
-// Nonce holds the MACs of typed digits that prove a user's address again.
+// Nonce has a code that was entered for a reauthentication, as MACs. It proves that the user can still read what is
+// sent to the user's address.
 type Nonce struct {
-	User      uuid.UUID // locked by LockUser
+	User      uuid.UUID // must be locked by LockUser
 	MACs      [][]byte
 	Now       time.Time
 	MaxMisses int
-	// Tries and Place are as in Digits.
+	// Tries and Place have the same meaning as in Digits.
 	Tries Limit
 	Place Place
 }
 
-// RedeemNonce consumes the reauthentication nonce of a user locked by LockUser. It returns the same results as
-// RedeemDigits.
+// RedeemNonce compares a code with the reauthentication token of a user, who must be locked by LockUser, and deletes
+// the token if it matches. Its results are those of RedeemDigits.
 func (t *Tx) RedeemNonce(ctx context.Context, n Nonce) (Token, Limit, error) {
 	args := []any{n.User, n.MACs, n.Now, n.MaxMisses}
 	return t.guess(ctx, redeemNonce, n.Tries, n.Place, append(args, takeTryArgs(n.Tries, n.Place)...))
 }
 
-// Pending is what waits for the proof of an address: the user, the newest token, the token's flow. A sign-up with a
-// password, data or an identity is preferred to other tokens.
+// Pending is what waits until an address is proven: the user, the newest token sent to it, and the token's flow. A
+// token of a sign-up with a password, metadata or an identity is preferred to newer tokens.
 type Pending struct {
-	User  User  // without identities; Nil ID: no user has the address or changes to it
-	Token Token // Nil ID: none
-	Flow  Flow  // Nil ID: none
-	// Place is set by the caller: a token that was requested from the place with this MAC comes first.
+	User  User  // without identities; its ID is Nil if no user has the address or changes to it
+	Token Token // its ID is Nil if there is none
+	Flow  Flow  // its ID is Nil if there is none
+	// Place is set by the caller: the MAC of the place of the request. A token that was requested from this place is
+	// preferred.
 	Place []byte
 }
 
-// The user that has the address comes first, if the address is confirmed or has a token of these kinds; then the user
-// that is changing to the address, found by the token that was sent there; last an unconfirmed account, which does not
-// block another user's change. Expired tokens count until they are swept.
+// selectPending first looks for a user that has the address, if the address is confirmed or the user has a token of one
+// of the kinds. Then it looks for a user that is changing to the address, by the token that was sent there. Last it
+// looks for an unconfirmed account with the address, which does not block another user's change. Expired tokens count
+// until they are deleted by Sweep.
 var selectPending = define(`
 select ` + userColumns + `,
     ` + tokenColumns + `,` + flowColumns + `
@@ -346,7 +356,7 @@ where u.deleted_at is null and u.id = coalesce(
     (select id from {users} where aud = $1 and email = $2 and email <> ''),
     (select id from {users} where aud = $1 and phone = $2 and phone <> ''))`)
 
-// Pending reads what waits for the proof of an address, among tokens of these kinds.
+// Pending reads what waits until an address is proven, considering tokens of the given kinds.
 func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
 	targets := slices.Concat(userTargets(&dst.User), tokenTargets(&dst.Token), flowTargets(&dst.Flow))
 	b.row("pending", dst, targets, selectPending, aud, address, kindArray(kinds), bytesOrNull(dst.Place))

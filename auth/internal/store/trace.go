@@ -10,14 +10,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// tracer makes a span of each statement and of each batch, as a child of a request's span, if that is recorded.
-// Statements in the background and of requests that are not sampled make no span.
+// tracer makes a span for each statement and each batch, as a child of the request's span if that is recorded.
+// Statements in the background, and statements of requests that are not sampled, have no spans.
 //
-// A span has the statement's text, which is a constant of this package (or the call of a hook's function), and never
-// the arguments.
+// A span has the statement's text, which is a constant of this package or the call of a hook's function, and never the
+// arguments.
 type tracer struct{ trace.Tracer }
 
-// longestStatement is how many bytes of a batch's text a span has at most.
+// longestStatement is how many bytes of a batch's text are put into a span.
 const longestStatement = 8 << 10
 
 func (t tracer) start(ctx context.Context, name string, about ...attribute.KeyValue) context.Context {
@@ -29,12 +29,13 @@ func (t tracer) start(ctx context.Context, name string, about ...attribute.KeyVa
 func (t tracer) end(ctx context.Context, err error) {
 	span := trace.SpanFromContext(ctx)
 	if err != nil {
-		span.SetStatus(codes.Error, "") // PostgreSQL's message may quote a value
+		span.SetStatus(codes.Error, "") // PostgreSQL's message may quote a value, so it is left out
 	}
 	span.End()
 }
 
-// spanKey marks the contexts in which this package has begun a span: pgx may call the end with the caller's context.
+// spanKey is the key of a context value that marks contexts in which this package has begun a span. pgx may report the
+// end of a statement with the caller's context, in which the present span is another one.
 type spanKey struct{}
 
 func isRecording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
@@ -85,7 +86,7 @@ func (t tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatch
 
 func oneLine(sql string) string { return strings.Join(strings.Fields(sql), " ") }
 
-// operation returns a statement's first word: select, update, begin.
+// operation returns the first word of a statement in lower case, such as select, update or begin.
 func operation(sql string) string {
 	word, _, _ := strings.Cut(sql, " ")
 	return strings.ToLower(strings.TrimSuffix(word, ";"))

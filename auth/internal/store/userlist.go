@@ -7,25 +7,26 @@ import (
 	"github.com/google/uuid"
 )
 
-// UsersFilter chooses a page of the users of one audience, including soft-deleted users.
+// UsersFilter selects a page of the users with one audience, including soft-deleted users.
 type UsersFilter struct {
 	Aud string
-	// Text is part of the e-mail address, the phone number or user_metadata.full_name, in any case, or the whole id. ""
-	// for any. A search for Text reads all users of the audience.
+	// Text is a part of the email address, of the phone number or of user_metadata.full_name, in upper or lower case,
+	// or it is the whole id; "" for any. A search for Text reads all users with the audience.
 	Text string
-	// Email, Phone and ID are exact, and cheap; zero for any.
+	// Email, Phone and ID must match exactly, and are quick to search; zero for any.
 	Email, Phone string
 	ID           uuid.UUID
-	// OldestFirst sorts by created_at and id, ascending.
+	// OldestFirst sorts by created_at and id in ascending order.
 	OldestFirst bool
-	// Offset skips rows. After continues behind a row instead, which costs the same on every page.
+	// Offset is how many users are skipped. After continues after a given user instead, which costs the same for every
+	// page.
 	Offset, Limit int
 	After         Cursor
-	// Count requests the total, which reads every row that the filter finds.
+	// Count requests the total number of users that the filter finds, for which all of them are read.
 	Count bool
 }
 
-// Cursor is the position of the last row of a page; zero: the beginning.
+// Cursor is the position of the last row of a page; zero stands for the position before the first row.
 type Cursor struct {
 	CreatedAt time.Time
 	ID        uuid.UUID
@@ -40,7 +41,7 @@ where u.aud = $1
 
 var selectUsersNewest, selectUsersOldest = define(selectUsers("<", "desc")), define(selectUsers(">", "asc"))
 
-// selectUsers returns the statement for a page of users who come behind the cursor in an order.
+// selectUsers returns the statement for a page of users that come after the cursor in the given order.
 func selectUsers(behind, order string) string {
 	return `
 select ` + userColumns + `
@@ -53,7 +54,7 @@ offset $9 limit $10`
 var countUsers = define(`
 select count(*) from {users} u` + usersWhere)
 
-// Users returns one page of users without identities, and the total if the filter requests it.
+// Users returns a page of users without identities, and their total number if the filter requests it.
 func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int, err error) {
 	where := []any{f.Aud, contains(f.Text), f.Text, f.Email, f.Phone, uuidOrNull(f.ID)}
 	order := selectUsersNewest

@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// User is one account.
+// User is a user's account.
 type User struct {
 	ID        uuid.UUID
 	Aud, Role string
-	// Email is lower-cased, Phone has no plus; "" if there is none.
+	// Email is in lower case, Phone has no plus. Each is "" if the user has none.
 	Email, Phone string
 	// PasswordHash is "" if the user has no password.
 	PasswordHash              string
@@ -29,20 +29,21 @@ type User struct {
 	ConfirmationSentAt, RecoverySentAt   time.Time
 	EmailChangeSentAt, PhoneChangeSentAt time.Time
 	ReauthenticationSentAt               time.Time
-	// NewEmail and NewPhone are pending changes, until the new address is proven.
+	// NewEmail and NewPhone are the new addresses of changes that are pending until the user has proven them.
 	NewEmail, NewPhone                 string
 	CurrentEmailProven, NewEmailProven bool
-	// EmailUnproven and PhoneUnproven: only a setting has confirmed the address; the user has not proven it.
+	// EmailUnproven and PhoneUnproven are true if the address counts as confirmed only because of a setting, and the
+	// user has not proven it.
 	EmailUnproven, PhoneUnproven bool
 
-	// Identities and Factors are sorted by age. Only methods that say so fill them.
+	// Identities and Factors are sorted by age, the oldest first. Only methods whose comment says so read them.
 	Identities []Identity
 	Factors    []Factor
-	// PendingHash is the password of the newest pending sign-up. Only methods that say so fill it.
+	// PendingHash is the password hash of the newest pending sign-up. Only methods whose comment says so read it.
 	PendingHash string
 }
 
-// userColumns are read in this order by userTargets; they are null if there is no user.
+// userColumns are the columns that userTargets reads, in the same order. All are null if a join finds no user.
 const userColumns = `
     u.id, u.aud, u.role, u.email, u.phone, u.password_hash, u.is_anonymous, u.app_metadata, u.user_metadata,
     u.created_at, u.updated_at, u.last_sign_in_at, u.email_confirmed_at, u.phone_confirmed_at,
@@ -58,8 +59,9 @@ func userTargets(u *User) []any {
 		&u.NewEmailProven, &u.EmailUnproven, &u.PhoneUnproven}
 }
 
-// userInto reads a user with identities and factors. There is a row for each identity, which repeats the other columns:
-// before the user's, between them and the factors'.
+// userInto returns a function that reads a user with identities and factors. The query must return a row for each
+// identity. The user's columns and further ones are repeated in each row: before are targets of columns before the
+// user's, between those of columns between the identity's and the factors'.
 func userInto(u *User, before []any, between ...any) func(pgx.Rows) error {
 	var i Identity
 	factors := []any{(*factorList)(&u.Factors)}
@@ -75,7 +77,7 @@ func userInto(u *User, before []any, between ...any) func(pgx.Rows) error {
 	}
 }
 
-// userRow has the columns of a user and the password hash of the newest pending sign-up.
+// userRow are the columns of a user and the password hash of the newest pending sign-up.
 const userRow = userColumns + `, (
     select t.password_hash from {one_time_tokens} t where t.user_id = u.id and ` + isSignUp + `
     order by t.created_at desc, t.id desc limit 1)`
@@ -97,7 +99,8 @@ from {users} u left join {identities} i on i.user_id = u.id
 where u.id = $1
 order by i.created_at, i.id`)
 
-// User reads a user with identities and factors, even if the user is soft-deleted. ErrNotFound: no such user.
+// User reads a user with identities and factors, even if the user is soft-deleted. The error is ErrNotFound if there is
+// no such user.
 func (db *DB) User(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	err := db.query(ctx, "user", userInto(&u, nil), selectUser, id)
@@ -123,9 +126,10 @@ where u.id = $1
 order by i.created_at, i.id
 for no key update of u`)
 
-// LockUser reads a user with identities and blocks changes of the user by others until the transaction ends. It is the
-// first step of every change that depends on the user's present state. ErrNotFound: no such user. Factors are read by a
-// later statement: a statement that waited for the lock sees other tables as they were before.
+// LockUser reads a user with identities and locks the user's row, so that no other transaction changes the user until
+// this one ends. It is the first step of every change that depends on the user's present state. The error is
+// ErrNotFound if there is no such user. It does not read factors: a statement that has waited for the lock sees the
+// rows of other tables as they were before, so they must be read by a later statement.
 func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
@@ -135,14 +139,14 @@ func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	return u, orNotFound(t.db.wrapError("lock user", err), u)
 }
 
-// The null violates the column's constraint, which undoes the batch.
+// requirePending sets aud to null if a condition is not met. That violates a constraint, which undoes the Batch.
 var requirePending = define(`
 update {users} set aud = case when $2 in (email, phone) and email_confirmed_at is null and phone_confirmed_at is null
     and password_hash = '' and (banned_until is null or banned_until <= $3) then aud end
 where id = $1`)
 
-// RequirePending locks a user who has the address, no confirmed one and no password. ErrUserGone, and nothing of the
-// batch happens, if the user was confirmed or banned meanwhile.
+// RequirePending locks a user and checks that the user has the address, no confirmed address and no password. If the
+// user was confirmed or banned meanwhile, Send returns ErrUserGone and the whole Batch is undone.
 func (b *Batch) RequirePending(user uuid.UUID, address string, now time.Time) {
 	b.exec("require a pending user", requirePending, user, address, now)
 }
@@ -156,7 +160,7 @@ from {users} u
 where u.aud = $1 and u.` + column + ` = $2 and u.` + column + ` <> ''`
 }
 
-// UserByEmail reads the user with an address, with PendingHash and without identities.
+// UserByEmail reads the user with an email address, with PendingHash and without identities.
 func (b *Batch) UserByEmail(dst *User, aud, email string) {
 	b.row("user by e-mail", dst, userRowTargets(dst), selectUserByEmail, aud, email)
 }
@@ -166,7 +170,7 @@ func (b *Batch) UserByPhone(dst *User, aud, phone string) {
 	b.row("user by phone", dst, userRowTargets(dst), selectUserByPhone, aud, phone)
 }
 
-// A user whose identity of a provider has the address is found too, and comes first.
+// selectAccount also finds users by an identity of a provider that has the address. Such a user is preferred.
 var selectAccount = define(`
 select ` + userRow + `
 from {users} u
@@ -177,7 +181,7 @@ where u.id = coalesce(
      order by i.created_at limit 1),
     (select o.id from {users} o where o.aud = $1 and o.email = $2 and o.email <> ''))`)
 
-// Account reads the user that an address belongs to, by an identity or by the account itself, with PendingHash.
+// Account reads the user that an email address belongs to, by an identity or by the account itself, with PendingHash.
 func (b *Batch) Account(dst *User, aud, email string) {
 	b.row("account", dst, userRowTargets(dst), selectAccount, aud, email)
 }

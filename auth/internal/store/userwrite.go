@@ -11,13 +11,14 @@ import (
 
 var insertUser = define(insertInto("{users}", userColumns))
 
-// InsertUser adds a user without identities. ErrEmailTaken, ErrPhoneTaken and ErrIDTaken report a concurrent sign-up.
+// InsertUser adds a user without identities. Send returns ErrEmailTaken, ErrPhoneTaken or ErrIDTaken if another user
+// has been added meanwhile.
 func (b *Batch) InsertUser(u User) {
 	u.AppMetadata, u.UserMetadata = objectOrEmpty(u.AppMetadata), objectOrEmpty(u.UserMetadata)
 	b.exec("insert user", insertUser, valuesOf(userTargets(&u))...)
 }
 
-// objectOrEmpty returns JSON text; {} for none.
+// objectOrEmpty returns the JSON text, or {} if there is none.
 func objectOrEmpty(m json.RawMessage) json.RawMessage {
 	if len(m) == 0 {
 		return json.RawMessage("{}")
@@ -25,7 +26,8 @@ func objectOrEmpty(m json.RawMessage) json.RawMessage {
 	return m
 }
 
-// UserPatch changes a user. A nil field stays as it is; a pointer to the zero time means null.
+// UserPatch is a change of a user. A nil field means that the column is not changed; a pointer to the zero time sets
+// the column to null.
 type UserPatch struct {
 	ID  uuid.UUID
 	Now time.Time
@@ -34,7 +36,7 @@ type UserPatch struct {
 	NewEmail, NewPhone                 *string
 	CurrentEmailProven, NewEmailProven *bool
 	IsAnonymous                        *bool
-	// EmailUnproven and PhoneUnproven, if nil, become false when the patch confirms or removes the address.
+	// EmailUnproven and PhoneUnproven, if nil, become false if the patch confirms or removes the address.
 	EmailUnproven, PhoneUnproven *bool
 
 	EmailConfirmedAt, PhoneConfirmedAt   *time.Time
@@ -44,38 +46,38 @@ type UserPatch struct {
 	ReauthenticationSentAt               *time.Time
 
 	AppMetadata, UserMetadata MetadataPatch
-	// ProvidersFromIdentities sets app_metadata.provider and .providers from the user's identities, oldest first, as
-	// the batch's earlier statements left them. It comes before AppMetadata is merged.
+	// ProvidersFromIdentities sets app_metadata.provider and .providers from the user's identities, the oldest first,
+	// as earlier statements of the Batch have left them. AppMetadata is applied after that.
 	ProvidersFromIdentities bool
 }
 
-// MetadataPatch changes an object at its top level.
+// MetadataPatch is a change of the top-level members of a JSON object.
 type MetadataPatch struct {
-	// Set is an object whose members replace those of the same name; nil: none.
+	// Set is an object with the members to add or replace; nil for none.
 	Set json.RawMessage
-	// Delete are names of members to remove.
+	// Delete has the names of members to delete.
 	Delete []string
-	// Replace starts from an empty object.
+	// Replace deletes all old members first.
 	Replace bool
 }
 
-// Apply returns the object after the patch.
+// Apply returns the object that the patch makes of old.
 func (p MetadataPatch) Apply(old json.RawMessage) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	if !p.Replace && len(old) > 0 {
-		_ = json.Unmarshal(old, &members) // JSON from PostgreSQL
+		_ = json.Unmarshal(old, &members) // PostgreSQL has returned valid JSON
 	}
 	if len(p.Set) > 0 {
-		_ = json.Unmarshal(p.Set, &members) // JSON from ParseMetadataPatch or from the caller itself
+		_ = json.Unmarshal(p.Set, &members) // ParseMetadataPatch or the caller made valid JSON
 	}
 	for _, name := range p.Delete {
 		delete(members, name)
 	}
-	out, _ := json.Marshal(members) // parsed above, so this cannot fail
+	out, _ := json.Marshal(members) // cannot fail, since the members were parsed above
 	return out
 }
 
-// ParseMetadataPatch reads an object in which null removes a member.
+// ParseMetadataPatch parses a JSON object as a patch: null deletes a member, any other value sets it.
 func ParseMetadataPatch(text json.RawMessage) (MetadataPatch, error) {
 	var p MetadataPatch
 	if len(text) == 0 || string(text) == "null" {
@@ -92,12 +94,12 @@ func ParseMetadataPatch(text json.RawMessage) (MetadataPatch, error) {
 		}
 	}
 	if len(members) > 0 {
-		p.Set, _ = json.Marshal(members) // parsed above, so this cannot fail
+		p.Set, _ = json.Marshal(members) // cannot fail, since the members were parsed above
 	}
 	return p, nil
 }
 
-// A time that becomes null is passed as -infinity, since null means that it stays.
+// updateUser gets -infinity for a time that becomes null, since null means that the time is not changed.
 var updateUser = define(`
 update {users} u set
     updated_at = $2,
@@ -129,7 +131,7 @@ update {users} u set
     user_metadata = (case when $26 then '{}' else user_metadata end || coalesce($27, '{}'::jsonb)) - $28::text[]
 where u.id = $1`)
 
-// UpdateUser applies a patch; without effect on a deleted user.
+// UpdateUser applies a patch. It has no effect if the user was deleted.
 func (b *Batch) UpdateUser(p UserPatch) {
 	b.exec("update user", updateUser, p.ID, p.Now, p.Role, p.Email, p.Phone, p.PasswordHash, p.NewEmail, p.NewPhone,
 		p.CurrentEmailProven, p.NewEmailProven, p.IsAnonymous,
@@ -144,7 +146,7 @@ func (b *Batch) UpdateUser(p UserPatch) {
 		p.EmailUnproven, p.PhoneUnproven)
 }
 
-// stringArray returns a list as an argument that is never null.
+// stringArray returns a list as an SQL argument that is an array, never null.
 func stringArray(list []string) []string {
 	if list == nil {
 		return []string{}
@@ -152,10 +154,10 @@ func stringArray(list []string) []string {
 	return list
 }
 
-// SentColumn is one of the times at which a user was last written to.
+// SentColumn is a column with the time when a message was last sent to a user.
 type SentColumn string
 
-// The columns that MarkSent knows.
+// The columns that MarkSent can set.
 const (
 	ConfirmationSent     SentColumn = "confirmation_sent_at"
 	RecoverySent         SentColumn = "recovery_sent_at"
@@ -174,7 +176,7 @@ update {users} set
     reauthentication_sent_at = case $3 when 'reauthentication_sent_at' then $2 else reauthentication_sent_at end
 where id = $1`)
 
-// MarkSent sets the time at which a message was sent to a user; without effect if the user does not exist.
+// MarkSent sets the time when a message was sent to a user. It has no effect if the user does not exist.
 func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
 	b.exec("mark sent", markSent, user, now, string(column))
 }
@@ -182,14 +184,15 @@ func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
 var deleteUser = define(`
 delete from {users} where id = $1`)
 
-// DeleteUser removes a user and all rows that refer to the user. Audit rows stay; for messages see CancelMessages.
+// DeleteUser deletes a user and all rows that refer to the user. Audit rows are kept. Messages must be cancelled with
+// CancelMessages.
 func (b *Batch) DeleteUser(id uuid.UUID) { b.exec("delete user", deleteUser, id) }
 
-// EraseUser removes all personal data of a user whose id must stay.
+// EraseUser describes how to erase a user: to delete all personal data but keep the id.
 type EraseUser struct {
 	ID  uuid.UUID
 	Now time.Time
-	// Email and Phone replace the addresses; an empty address stays empty.
+	// Email and Phone replace the addresses. An address that is empty stays empty.
 	Email, Phone string
 }
 
@@ -203,7 +206,8 @@ update {users} set
     email_change_sent_at = null, phone_change_sent_at = null, reauthentication_sent_at = null
 where id = $1`)
 
-// The provider's id is hashed together with the user's id, so that the same account of the provider can sign up again.
+// eraseIdentities replaces the provider's id by a hash of it and the user's id, so that the same account of the
+// provider can sign up again.
 var eraseIdentities = define(`
 update {identities} set
     provider_id = encode(sha256(convert_to(user_id::text || ' ' || provider || ':' || provider_id, 'UTF8')), 'hex'),
@@ -213,8 +217,8 @@ where user_id = $1 and identity_data <> '{}'`)
 var eraseFlows = define(`
 delete from {flows} where user_id = $1`)
 
-// EraseUser removes the personal data of the user, the identities and the sessions, which end. The user's tokens,
-// flows, even used ones, and factors are deleted.
+// EraseUser deletes the personal data of the user, the user's identities and sessions, and ends the sessions. It
+// deletes the user's tokens, flows, including used ones, known places and factors.
 func (b *Batch) EraseUser(e EraseUser) {
 	b.exec("erase user", eraseUser, e.ID, e.Now, e.Email, e.Phone)
 	b.exec("erase identities", eraseIdentities, e.ID, e.Now)

@@ -11,19 +11,19 @@ import (
 )
 
 // Claims are the claims of an access token (docs/tokens.md#access-tokens). They are written in the order of the fields.
-// Unless the comment says optional, a claim is written even if it is empty.
+// A claim is written even if it is empty, unless its comment says optional.
 type Claims struct {
 	Issuer    string // iss; optional
-	Subject   string // sub, the user's id
-	Audience  string // aud, written as a string; of an array the first element is read
-	ExpiresAt int64  // exp, Unix seconds; 0 if a token that was read has none
-	NotBefore int64  // nbf, read only
-	IssuedAt  int64  // iat, Unix seconds
+	Subject   string // sub, the user's ID
+	Audience  string // aud; written as a string; if it is an array, the first element is read
+	ExpiresAt int64  // exp, in Unix seconds; 0 if a token that was read has no exp
+	NotBefore int64  // nbf; only read, never written
+	IssuedAt  int64  // iat, in Unix seconds
 	ID        string // jti; optional
 	Email     string
 	Phone     string
 	// AppMetadata and UserMetadata are written unchanged, except for white space; nil is written as {}. Verify leaves
-	// them nil: no decision may depend on what a user can write. Payload contains them.
+	// them nil, so that no decision depends on what a user can write. Payload contains them.
 	AppMetadata  json.RawMessage
 	UserMetadata json.RawMessage
 	Role         string
@@ -35,7 +35,7 @@ type Claims struct {
 	Payload string // the signed claims object; set by Verify
 }
 
-// AMR is one authentication method of a session. Provider is written only if it is set.
+// AMR is one authentication method of a session (the claim amr). Provider is written only if it is set.
 type AMR struct {
 	Method    string `json:"method"`
 	Timestamp int64  `json:"timestamp"`
@@ -87,11 +87,12 @@ func (a *AMR) appendTo(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// maxTime is the last second of the year 9999. Later times are refused: they are errors, or traps for 32-bit readers.
+// maxTime is the last second of the year 9999. Later times are refused: they are mistakes, or harm readers that use 32
+// bits.
 const maxTime = 253402300799
 
-// parse reads a claims object. A known claim must have the right JSON type, which null is not; other claims are
-// ignored.
+// parse reads a claims object. A claim that Claims knows must have the right JSON type, which null is not; other claims
+// are ignored.
 func (c *Claims) parse(payload string) error {
 	*c = Claims{AMR: c.AMR[:0], Payload: payload}
 	known := fields{{"iss", &c.Issuer}, {"sub", &c.Subject}, {"exp", &c.ExpiresAt}, {"nbf", &c.NotBefore},
@@ -104,7 +105,7 @@ func (c *Claims) parse(payload string) error {
 			c.Audience, err = parseAudience(value)
 		case "exp":
 			if c.ExpiresAt == 0 {
-				err = jsontext.ErrSyntax // 0 would mean that there is no exp
+				err = jsontext.ErrSyntax // 0 stands for a missing exp
 			}
 		case "app_metadata", "user_metadata":
 			if value[0] != '{' {
@@ -141,13 +142,13 @@ func parseTime(value string) (int64, error) {
 	return n, nil
 }
 
-// fields are members of an object by their names: pointers to the strings and times that they are read into.
+// fields lists members of an object by name, with pointers to the strings and times that their values are read into.
 type fields []struct {
 	name string
 	to   any
 }
 
-// read reads the value of a member, if it is among the fields.
+// read reads the value of the member with this name, if it is among the fields.
 func (f fields) read(name, value string) (err error) {
 	for _, m := range f {
 		if m.name != name {
@@ -174,7 +175,8 @@ func parseAudience(value string) (string, error) {
 	return all[0], err
 }
 
-// parseAMR reads the objects that we write, and the plain strings of RFC 8176, which a claims hook may write.
+// parseAMR reads the objects that this daemon writes, and the plain strings of RFC 8176, which a hook of access tokens
+// may write.
 func (c *Claims) parseAMR(value string) error {
 	return jsontext.Elements(value, func(value string) error {
 		var a AMR
@@ -190,11 +192,11 @@ func (c *Claims) parseAMR(value string) error {
 	})
 }
 
-// needed are the claims that every token must have, even if a hook has made the claims.
+// needed are the claims that every access token must have, even if a hook has made the claims.
 var needed = []string{"aud", "exp", "iat", "sub", "email", "phone", "role", "aal", "session_id", "is_anonymous"}
 
-// ParseCustom reads a claims object from a hook, as Verify would, and reports which of the needed claims are missing or
-// have the wrong type. The error is an ErrClaims.
+// ParseCustom reads a claims object that a hook has made, as Verify would. It returns an ErrClaims that says which of
+// the needed claims are missing or have the wrong type.
 func ParseCustom(payload string) (c Claims, err error) {
 	if err := c.parse(payload); err != nil {
 		return c, err
@@ -210,5 +212,5 @@ func ParseCustom(payload string) (c Claims, err error) {
 	return c, nil
 }
 
-// Text returns the claims as JSON, as they would be signed.
+// Text returns the claims as the JSON that Sign would sign.
 func (c *Claims) Text() ([]byte, error) { return c.appendTo(nil) }

@@ -6,7 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
-	_ "crypto/sha256" // linked for crypto.Hash.New
+	_ "crypto/sha256" // linked in for crypto.Hash.New
 	_ "crypto/sha512"
 	"errors"
 	"fmt"
@@ -18,11 +18,12 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// Tokens of other issuers: ID tokens of identity providers (OpenID Connect Core 1.0), signed with keys that the
-// provider publishes. They may have more algorithms than our tokens. Keys of a provider's key set that this package
-// does not understand are ignored, not refused.
+// The rest of this file is about tokens of other issuers: ID tokens of identity providers (OpenID Connect Core 1.0),
+// signed with keys that the provider publishes. They may use more algorithms than this daemon's own tokens. Keys in a
+// provider's key set that this package does not understand are ignored, not refused.
 
-// foreignAlgorithms are the accepted algorithms of signatures. Symmetric algorithms and "none" are not among them.
+// foreignAlgorithms are the signature algorithms that are accepted. No symmetric algorithm is among them, nor is
+// "none".
 var foreignAlgorithms = map[string]struct {
 	kty, crv string
 	hash     crypto.Hash
@@ -36,12 +37,12 @@ var foreignAlgorithms = map[string]struct {
 	"ES512": {"EC", "P-521", crypto.SHA512, false}, "EdDSA": {"OKP", "Ed25519", crypto.SHA512, false},
 }
 
-// ForeignAlgorithm reports whether Foreign.Signed knows an algorithm of signatures.
+// ForeignAlgorithm reports whether Foreign.Signed knows a signature algorithm.
 func ForeignAlgorithm(name string) bool { _, ok := foreignAlgorithms[name]; return ok }
 
 // ForeignKey is a public key from another issuer's key set.
 type ForeignKey struct {
-	ID  string // kid; "" if the set has none
+	ID  string // kid; "" if the key has none
 	Alg string // the only algorithm of the key; "": any that fits the key's type
 
 	kty, crv string
@@ -50,11 +51,11 @@ type ForeignKey struct {
 	ed       ed25519.PublicKey
 }
 
-// maxForeignKeys is how many keys a key set may have. Large providers publish fewer than ten.
+// maxForeignKeys is how many keys a key set may have. Large providers publish fewer than ten keys.
 const maxForeignKeys = 100
 
-// ParseForeignKeys reads a key set (RFC 7517 section 5). It ignores keys for encryption, keys of unknown kinds, and
-// malformed keys, as that section requires. It fails if text is not a key set.
+// ParseForeignKeys reads a key set (RFC 7517 section 5). As that section requires, it ignores keys for encryption, keys
+// of unknown kinds, and malformed keys. It fails if text is not a key set.
 func ParseForeignKeys(text string) ([]ForeignKey, error) {
 	var keys []ForeignKey
 	list, err := keysIn(text)
@@ -122,13 +123,13 @@ func (t *jwkText) foreignEC() (*ecdsa.PublicKey, error) {
 	return t.point(curve)
 }
 
-// fits reports whether the key may check signatures of an algorithm.
+// fits reports whether the key may check signatures of the algorithm alg.
 func (k *ForeignKey) fits(alg string) bool {
 	a, ok := foreignAlgorithms[alg]
 	return ok && (k.Alg == "" || k.Alg == alg) && k.kty == a.kty && (a.crv == "" || k.crv == a.crv)
 }
 
-// verify reports whether sig is the key's signature over input, by an algorithm that fits.
+// verify reports whether sig is the key's signature over input. alg must fit the key.
 func (k *ForeignKey) verify(alg string, input, sig []byte) bool {
 	a := foreignAlgorithms[alg]
 	if a.kty == "OKP" {
@@ -139,7 +140,7 @@ func (k *ForeignKey) verify(alg string, input, sig []byte) bool {
 	sum := h.Sum(nil)
 	if a.kty == "EC" {
 		size := (k.ec.Curve.Params().BitSize + 7) / 8
-		if len(sig) != 2*size { // r and s side by side (RFC 7518 section 3.4)
+		if len(sig) != 2*size { // r and s, one after the other (RFC 7518 section 3.4)
 			return false
 		}
 		return ecdsa.Verify(k.ec, sum, new(big.Int).SetBytes(sig[:size]), new(big.Int).SetBytes(sig[size:]))
@@ -151,24 +152,25 @@ func (k *ForeignKey) verify(alg string, input, sig []byte) bool {
 	return rsa.VerifyPKCS1v15(k.rsa, a.hash, sum, sig) == nil
 }
 
-// Foreign is another issuer's token, parsed but not verified: nothing in it is trusted until Signed has succeeded.
+// Foreign is a token of another issuer, parsed but not verified: nothing in it may be trusted until Signed has
+// succeeded.
 type Foreign struct {
 	Alg, KeyID string // from the header
-	// The claims that are checked. Audience has one string, or all strings of an array.
+	// The claims that callers check. Audience has one string, or all strings of an array.
 	Issuer, Subject, Nonce, ID     string
 	AuthorizedParty                string // azp
 	AccessTokenHash                string // at_hash
 	Audience                       []string
-	ExpiresAt, NotBefore, IssuedAt int64  // Unix seconds; 0 when absent
+	ExpiresAt, NotBefore, IssuedAt int64  // Unix seconds; 0 if missing
 	Payload                        string // the claims object, which is valid JSON without duplicate members
 
-	input     string // the signed text
+	input     string // text that is signed
 	signature []byte
 }
 
-// ParseForeign parses a token of three parts, without verifying it. It refuses a header that requires extensions (crit,
-// b64) or has another type than JWT, such as at+jwt of access tokens. It ignores keys in the header (jwk, jku, x5c).
-// sub must be a string.
+// ParseForeign parses a token of three parts without verifying it. It refuses a header that requires extensions (crit,
+// b64) or names a type other than JWT, such as at+jwt for access tokens. It ignores keys in the header (jwk, jku, x5c).
+// The claim sub must be a string.
 func ParseForeign(text string) (*Foreign, error) {
 	if len(text) > MaxSize {
 		return nil, ErrTooLarge
@@ -178,7 +180,7 @@ func ParseForeign(text string) (*Foreign, error) {
 		return nil, malformed("it has not three parts")
 	}
 	header, ok := decode64(parts[0])
-	if !ok || len(parts[0]) > 4*maxHeader { // some headers have x5c chains
+	if !ok || len(parts[0]) > 4*maxHeader { // some issuers put certificates (x5c) into the header
 		return nil, malformed("the header is not base64url or too long")
 	}
 	t := &Foreign{input: text[:len(parts[0])+1+len(parts[1])]}
@@ -234,13 +236,13 @@ func (t *Foreign) parseClaims() error {
 	})
 }
 
-// Input returns the signed text: header and claims as they were sent.
+// Input returns the text that is signed: header and claims as they were sent.
 func (t *Foreign) Input() string { return t.input }
 
-// Signed returns nil if one of the keys has signed the token, by an algorithm among algs. ErrUnknownKey: no key has the
-// token's kid or, if the token has no kid, no key fits. ErrSignature: a key matches, but has not signed the token. The
-// caller may read the published key set again. A key is used only for algorithms that fit it, and never for symmetric
-// ones.
+// Signed returns nil if one of the keys has signed the token by an algorithm among algs. It returns ErrUnknownKey if no
+// key has the token's kid or, for a token without a kid, no key fits. It returns ErrSignature if a key matches but has
+// not signed the token. In both cases the caller may fetch the published key set again. A key is used only for
+// algorithms that fit it, and never for symmetric ones.
 func (t *Foreign) Signed(keys []ForeignKey, algs []string) error {
 	if _, ok := foreignAlgorithms[t.Alg]; !ok || !slices.Contains(algs, t.Alg) {
 		return ErrAlgorithm
@@ -261,10 +263,10 @@ func (t *Foreign) Signed(keys []ForeignKey, algs []string) error {
 	return ErrSignature
 }
 
-// foreignLeeway is how far the clock by which another service sets iat and nbf may be ahead of ours.
+// foreignLeeway is how far ahead the clock may be by which another service sets iat and nbf.
 const foreignLeeway = 5 * time.Minute
 
-// Timely checks exp, which is required, nbf and iat.
+// Timely checks exp, which is required, and nbf and iat.
 func (t *Foreign) Timely(now time.Time) error {
 	late := now.Add(foreignLeeway).Unix()
 	switch {
@@ -278,8 +280,9 @@ func (t *Foreign) Timely(now time.Time) error {
 	return nil
 }
 
-// HashesAccessToken reports whether at_hash, which is required, belongs to the access token: it is the left half of the
-// token's hash, by the hash function of the signature's algorithm (OpenID Connect Core 1.0, section 3.1.3.6).
+// HashesAccessToken reports whether the claim at_hash, which must be present, belongs to an access token. at_hash is
+// the left half of the access token's hash, by the hash function of the signature's algorithm (OpenID Connect Core 1.0,
+// section 3.1.3.6).
 func (t *Foreign) HashesAccessToken(access string) bool {
 	a, ok := foreignAlgorithms[t.Alg]
 	if !ok {

@@ -18,11 +18,11 @@ import (
 
 const (
 	minRSABits = 2048
-	maxRSABits = 8192 // one signature of a longer key would occupy a core for seconds
+	maxRSABits = 8192 // checking one signature of a longer key would occupy a core for seconds
 	maxKeyID   = 256
 )
 
-// jwkText has the members of a JWK as texts; absent members are "".
+// jwkText holds the members of a JWK as texts; missing members are "".
 type jwkText struct {
 	kty, kid, alg, use, crv      string
 	n, e, d, p, q, dp, dq, qi, k string
@@ -31,16 +31,16 @@ type jwkText struct {
 	hasOps, multiPrime           bool
 }
 
-// JWK is a key, with its use according to the JWK.
+// JWK is a key with the use that its JWK names.
 type JWK struct {
 	*Key
 	Signs bool // key_ops contains "sign"
 }
 
-// ParseJWK reads one JWK (RFC 7517), private or public. kid and alg are required; alg must be one of ours and fit the
-// key; numbers must be in their canonical form; RSA keys have 2048 to 8192 bits and an exponent of at least 65537; EC
-// keys lie on P-256, OKP keys on Ed25519; a private half must belong to the public half. Unknown members (ext, x5t,
-// ...) are ignored. The error never quotes key material.
+// ParseJWK reads one JWK (RFC 7517), private or public. kid and alg are required. alg must be one of this package's
+// algorithms and fit the key. Numbers must be in their canonical form. RSA keys have 2048 to 8192 bits and an exponent
+// of at least 65537; EC keys lie on P-256, OKP keys on Ed25519. A private half must belong to the public half. Unknown
+// members (ext, x5t, ...) are ignored. The error never quotes key material.
 func ParseJWK(text string) (JWK, error) {
 	t, err := readJWK(text)
 	if err != nil {
@@ -75,7 +75,7 @@ func ParseJWK(text string) (JWK, error) {
 	return JWK{Key: k, Signs: signs}, nil
 }
 
-// keysIn returns the array of keys in a JWK set; "" if the set has none.
+// keysIn returns the array "keys" of a JWK set; "" if the set has none.
 func keysIn(set string) (keys string, err error) {
 	err = jsontext.Members(set, func(name, value string) error {
 		if name == "keys" {
@@ -112,7 +112,7 @@ func readJWK(text string) (*jwkText, error) {
 	return t, err
 }
 
-// checkUse checks kid, use and key_ops, and reports whether the key signs.
+// checkUse checks the members kid, use and key_ops, and reports whether the key is for signing.
 func (t *jwkText) checkUse() (signs bool, err error) {
 	switch {
 	case t.kid == "":
@@ -137,8 +137,8 @@ func (t *jwkText) checkUse() (signs bool, err error) {
 	return signs, nil
 }
 
-// number reads a Base64urlUInt (RFC 7518 section 2). Some libraries pad private numbers with zero bytes, so only public
-// numbers must be canonical.
+// number reads a number in base64url (Base64urlUInt, RFC 7518 section 2). Only public numbers must be canonical, since
+// some libraries pad private numbers with zero bytes.
 func number(name, text string, public bool) (*big.Int, error) {
 	raw, ok := decode64(text)
 	if !ok || len(raw) == 0 || len(raw) > maxRSABits/8+1 {

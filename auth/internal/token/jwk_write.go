@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// member is a member of a JWK; the value is JSON.
+// member is a member of a JWK; its value is JSON text.
 type member struct{ name, value string }
 
 // octetMember returns a member whose value is bytes in base64url.
@@ -31,7 +31,8 @@ func appendObject(dst []byte, members []member) []byte {
 	return dst
 }
 
-// public returns the members of the public half, kty first: those that RFC 7638 section 3.2 requires.
+// public returns the members of the public half, kty first. They are exactly the members that a thumbprint needs (RFC
+// 7638 section 3.2).
 func (k *Key) public() []member {
 	switch k.alg {
 	case RS256:
@@ -46,8 +47,8 @@ func (k *Key) public() []member {
 	return []member{{"kty", `"oct"`}}
 }
 
-// Thumbprint returns the RFC 7638 SHA-256 thumbprint of the public half, in base64url. It returns "" for a secret, of
-// which no digest may be shown.
+// Thumbprint returns the SHA-256 thumbprint (RFC 7638) of the public half, in base64url. It returns "" for a shared
+// secret, since no hash of a secret may be shown.
 func (k *Key) Thumbprint() string {
 	if k.Symmetric() {
 		return ""
@@ -58,7 +59,8 @@ func (k *Key) Thumbprint() string {
 	return b64.EncodeToString(sum[:])
 }
 
-// jwk returns the public half and the private members as a JWK: kty, kid, alg, use and key_ops come first, for people.
+// jwk returns the public half and the private members as a JWK. kty, kid, alg, use and key_ops come first, for human
+// readers.
 func (k *Key) jwk(ops string, private ...member) []byte {
 	public := k.public()
 	members := []member{public[0], {"kid", string(jsontext.AppendString(nil, k.id))}, {"alg", `"` + k.alg.String() + `"`},
@@ -66,7 +68,7 @@ func (k *Key) jwk(ops string, private ...member) []byte {
 	return appendObject(nil, slices.Concat(members, public[1:], private))
 }
 
-// PublicJWK returns the public half as a JWK for verifying; nil for a secret.
+// PublicJWK returns the public half as a JWK for verifying; nil for a shared secret.
 func (k *Key) PublicJWK() []byte {
 	if k.Symmetric() {
 		return nil
@@ -74,8 +76,8 @@ func (k *Key) PublicJWK() []byte {
 	return k.jwk(`["verify"]`)
 }
 
-// PrivateJWK returns the whole key as a JWK that ParseJWK can read, with key_ops for signing. The text is secret: it
-// may be sealed, or exported by the operator, but never logged.
+// PrivateJWK returns the whole key as a JWK for signing, which ParseJWK can read. The text is secret: it may be
+// encrypted and stored, or exported by the operator, but never logged.
 func (k *Key) PrivateJWK() ([]byte, error) {
 	var private []member
 	switch p := k.private.(type) {

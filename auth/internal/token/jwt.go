@@ -11,14 +11,14 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// leeway is how far the clock by which iat and nbf were set may be ahead of ours. There is no leeway for exp, since
-// clients refresh in time.
+// leeway is how far ahead the clock may be by which iat and nbf were set. There is no leeway for exp, since clients
+// refresh in time.
 const leeway = 30 * time.Second
 
-// maxHeader is the length of the longest encoded header that is parsed. Our headers have 60 to 130 bytes.
+// maxHeader is the maximum length of an encoded header that is parsed. This daemon's own headers have 60 to 130 bytes.
 const maxHeader = 2048
 
-// scratch is a buffer for one call.
+// scratch is a pooled buffer for one call.
 type scratch struct{ b []byte }
 
 var scratches = sync.Pool{New: func() any { return &scratch{b: make([]byte, 0, 2048)} }}
@@ -29,8 +29,8 @@ func (s *scratch) free() {
 	}
 }
 
-// Sign appends a token with the claims to dst, signed with the current key. It fails if a metadata field is not a JSON
-// object. It also signs claims that are too large for Verify (MaxSize): otherwise a user with so much metadata could
+// Sign appends to dst a token with the claims, signed with the current key. It fails if a metadata field is not a JSON
+// object. It also signs claims that are too large for Verify (MaxSize): otherwise a user with that much metadata could
 // not even sign in to remove it.
 func (s *Set) Sign(dst []byte, c *Claims) ([]byte, error) {
 	buf := scratches.Get().(*scratch)
@@ -42,14 +42,14 @@ func (s *Set) Sign(dst []byte, c *Claims) ([]byte, error) {
 	return s.signer.signPayload(dst, buf.b)
 }
 
-// SignPayload appends a token with any claims object, for example from a claims hook.
+// SignPayload appends to dst a token with any claims object, for example one from a hook.
 func (s *Set) SignPayload(dst, payload []byte) ([]byte, error) {
 	return s.signer.signPayload(dst, payload)
 }
 
-// SignService appends a token for a service: without user and session, with a role. It is signed with the shared secret
-// if tokens of that are accepted, as installations expect, else with the current key. It has no audience, since only
-// the role matters.
+// SignService appends to dst a token for a service, which has a role and neither user nor session. It is signed with
+// the shared secret if tokens signed with that are accepted, as installations expect, else with the current key. It has
+// no audience, since only the role matters.
 func (s *Set) SignService(dst []byte, role, issuer string, issued, expires time.Time) ([]byte, error) {
 	k := s.signer
 	if s.secret != nil {
@@ -78,9 +78,9 @@ func (k *Key) signPayload(dst, payload []byte) ([]byte, error) {
 	return b64.AppendEncode(append(dst, '.'), buf.b), nil
 }
 
-// Verify checks text at the time now and reads the claims into c, whose AMR slice is reused. The key is found by the
-// header's kid, or is the shared secret if there is no kid; the key determines the algorithm. No claim is read before
-// the signature is verified. The caller has to check the ids, the session and the role.
+// Verify checks the token text at the time now, and reads its claims into c, whose AMR slice is reused. The key is
+// found by the header's kid; without a kid, it is the shared secret. The key determines the algorithm. No claim is read
+// before the signature is verified. The caller must check the IDs, the session and the role.
 //
 // exp is required in every token with a sub. A token with an unknown kid is refused even if the shared secret has
 // signed it.
@@ -125,8 +125,8 @@ func (s *Set) Verify(c *Claims, text string, now time.Time) (*Key, error) {
 	return k, c.check(k, s.issuer, now)
 }
 
-// check checks the times and the issuer. It compares iss only in tokens of our asymmetric keys, since other services
-// that know JWT_SECRET may be issuers too.
+// check checks the times and the issuer. It compares iss only in tokens that an asymmetric key has signed: other
+// services that know JWT_SECRET may issue tokens too, with an iss of their own.
 func (c *Claims) check(k *Key, issuer string, now time.Time) error {
 	late := now.Add(leeway).Unix()
 	switch {
@@ -142,9 +142,9 @@ func (c *Claims) check(k *Key, issuer string, now time.Time) error {
 	return nil
 }
 
-// keyFor parses a header that is not, byte for byte, one of ours. It may contain only alg, kid and typ: all other
-// members of RFC 7515 section 4.1 would let the token choose its own key, or require extensions that we lack (crit,
-// b64), and unknown members are refused to be safe.
+// keyFor returns the key for a token whose header is not, byte for byte, one that this daemon writes. The header may
+// contain only alg, kid and typ: all other members of RFC 7515 section 4.1 would let the token choose its own key, or
+// require extensions (crit, b64) that this package lacks. Unknown members are refused to be safe.
 func (s *Set) keyFor(encoded string) (*Key, error) {
 	if len(encoded) > maxHeader {
 		return nil, malformed("the header is too long")

@@ -19,15 +19,15 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// minSecret is how many bytes an HS256 secret must have at least (RFC 7518 section 3.2).
+// minSecret is the minimum length in bytes of an HS256 secret (RFC 7518 section 3.2).
 const minSecret = 32
 
-// Key is a key of one algorithm. It never changes and may be used by many goroutines. Printing a Key shows only id and
-// algorithm.
+// Key is a key of one algorithm. It never changes, and may be used by many goroutines. Printing a Key shows only its ID
+// and algorithm.
 type Key struct {
 	id     string
 	alg    Algorithm
-	header string // the encoded header of the key's tokens, with the dot behind it
+	header string // encoded header of the key's tokens, with the dot after it
 
 	rsa  *rsa.PublicKey
 	ec   *ecdsa.PublicKey
@@ -35,11 +35,11 @@ type Key struct {
 	macs *macPool
 
 	private any // *rsa.PrivateKey, *ecdsa.PrivateKey, ed25519.PrivateKey, []byte, or nil
-	size    int // of a signature, in bytes
+	size    int // length of a signature in bytes
 }
 
-// Generate makes a signing key for RS256 (2048 bits), ES256 or EdDSA. The key's id is its thumbprint (RFC 7638). An RSA
-// key takes a few hundred milliseconds.
+// Generate makes a signing key for RS256 (2048 bits), ES256 or EdDSA. The key's ID is its thumbprint (RFC 7638). Making
+// an RSA key takes a few hundred milliseconds.
 func Generate(alg Algorithm) (*Key, error) {
 	var private any
 	var err error
@@ -62,7 +62,7 @@ func Generate(alg Algorithm) (*Key, error) {
 }
 
 // NewSecret returns an HS256 key with the given secret, for example JWT_SECRET. Its tokens have a kid only if id is not
-// empty.
+// "".
 func NewSecret(id string, secret []byte) (*Key, error) {
 	if len(secret) == 0 {
 		return nil, errors.New("the HS256 secret is empty")
@@ -70,10 +70,11 @@ func NewSecret(id string, secret []byte) (*Key, error) {
 	return newPrivate(id, append([]byte(nil), secret...)), nil
 }
 
-// RevokedKey returns a Key that stands for a revoked key, of which a set has only the id.
+// RevokedKey returns a Key that stands for a revoked key: it has only the ID.
 func RevokedKey(id string) *Key { return &Key{id: id} }
 
-// newPrivate returns a Key for a checked private key; newPublic for a checked public key, which only verifies.
+// newPrivate returns a Key for a private key that has been checked. newPublic does so for a public key, which only
+// verifies.
 func newPrivate(id string, private any) *Key {
 	var k *Key
 	switch p := private.(type) {
@@ -112,26 +113,26 @@ func (k *Key) setID(id string) {
 	k.header = b64.EncodeToString(header) + "."
 }
 
-// ID returns the key's kid; "" for a secret without one.
+// ID returns the key's kid; "" for a shared secret without a kid.
 func (k *Key) ID() string { return k.id }
 
 // Algorithm returns the key's only algorithm.
 func (k *Key) Algorithm() Algorithm { return k.alg }
 
-// CanSign reports whether the private half is known.
+// CanSign reports whether the Key has its private half.
 func (k *Key) CanSign() bool { return k.private != nil }
 
 // Symmetric reports whether the key is a shared secret, which is never published.
 func (k *Key) Symmetric() bool { return k.alg == HS256 }
 
-// Weak reports whether the key is a secret of fewer than 32 bytes, which RFC 7518 section 3.2 forbids and some
-// installations have.
+// Weak reports whether the key is a shared secret of fewer than 32 bytes. RFC 7518 section 3.2 forbids such secrets,
+// but some installations have one.
 func (k *Key) Weak() bool {
 	secret, ok := k.private.([]byte)
 	return ok && len(secret) < minSecret
 }
 
-// String returns the algorithm and id, never the secret.
+// String returns the key's algorithm and ID, never the secret.
 func (k *Key) String() string { return fmt.Sprintf("%s key %q", k.alg, k.id) }
 
 // GoString keeps %#v from printing the secret.
@@ -140,7 +141,7 @@ func (k *Key) GoString() string { return k.String() }
 // LogValue keeps a logger from printing the secret.
 func (k *Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-// sign appends the signature over input.
+// sign appends to dst the key's signature over input.
 func (k *Key) sign(dst, input []byte) ([]byte, error) {
 	switch p := k.private.(type) {
 	case *rsa.PrivateKey:
@@ -153,7 +154,7 @@ func (k *Key) sign(dst, input []byte) ([]byte, error) {
 		if err != nil {
 			return dst, err
 		}
-		var sig [64]byte // r and s concatenated (RFC 7518 section 3.4), not ASN.1
+		var sig [64]byte // r and s, one after the other (RFC 7518 section 3.4), not in ASN.1
 		r.FillBytes(sig[:32])
 		s.FillBytes(sig[32:])
 		return append(dst, sig[:]...), nil
@@ -183,13 +184,13 @@ func (k *Key) verify(input, sig []byte) bool {
 	return false
 }
 
-// macPool keeps HMAC-SHA256 states of one key for reuse: a used state restarts from its stored pads, which saves two of
-// the four blocks and all allocations.
+// macPool keeps HMAC-SHA256 states of one key for reuse. A used state restarts from the key's pads that it has stored,
+// which saves two of the four hash blocks and all allocations.
 type macPool struct{ states sync.Pool }
 
 type macState struct {
 	hash.Hash
-	sum [sha256.Size]byte // not on the stack, since Sum is called through an interface
+	sum [sha256.Size]byte // not on the stack, because Sum is called through an interface
 }
 
 func newMACPool(key []byte) *macPool {
@@ -197,7 +198,7 @@ func newMACPool(key []byte) *macPool {
 	return &macPool{states: sync.Pool{New: func() any { return &macState{Hash: hmac.New(sha256.New, key)} }}}
 }
 
-// written returns a state after input.
+// written returns a state into which input has been written.
 func (p *macPool) written(input []byte) *macState {
 	s := p.states.Get().(*macState)
 	s.Reset()

@@ -9,8 +9,8 @@ import (
 )
 
 // ParseKeys reads the keys that an operator sets as AUTH_JWT_KEYS: a JSON array of JWKs, or a JWK set {"keys": [...]}.
-// Exactly one key must have sign in its key_ops: it becomes the current key, the other keys previous ones. All errors
-// are reported together, with the key's position (from 1) and kid, never with key material.
+// Exactly one key must have sign in its key_ops: it becomes the current key, the others become previous keys. All
+// errors are reported together, with the key's position (from 1) and kid, never with key material.
 func ParseKeys(text string) ([]Entry, error) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "{") {
@@ -48,7 +48,7 @@ func ParseKeys(text string) ([]Entry, error) {
 	switch {
 	case err != nil:
 		problems = append(problems, fmt.Errorf("not an array of JWKs: %w", err))
-	case len(problems) > 0: // the signing key may be among the unreadable ones
+	case len(problems) > 0: // the key for signing may be among the unreadable ones
 	case n == 0:
 		problems = append(problems, errors.New("the array of JWKs is empty"))
 	case signers != 1:
@@ -60,7 +60,7 @@ func ParseKeys(text string) ([]Entry, error) {
 	return entries, nil
 }
 
-// nameOf names a key of a set by its position and, if it can be read, its kid.
+// nameOf names a key for an error: by its position in the set and, if it can be read, its kid.
 func nameOf(text string, n int) string {
 	if t, _ := readJWK(text); t.kid != "" && len(t.kid) <= maxKeyID {
 		return fmt.Sprintf("key %d (kid %q)", n, t.kid)

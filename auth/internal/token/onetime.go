@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// NewCode returns a one-time code of n decimal digits, 6 to 10, uniformly random, with leading zeros.
+// NewCode returns a one-time code of n decimal digits, 6 to 10, chosen uniformly at random; it may begin with zeros.
 func NewCode(n int) (string, error) {
 	if n < 6 || n > 10 {
 		return "", fmt.Errorf("a code of %d digits is not offered, only 6 to 10", n)
@@ -22,16 +22,16 @@ func NewCode(n int) (string, error) {
 	return fmt.Sprintf("%0*d", n, code), nil
 }
 
-// NewLinkToken returns the secret in a mailed link, 32 random bytes in lower-case hex, and its SHA-256, which the store
-// keeps. It is independent of the code in the same mail.
+// NewLinkToken returns the secret of a mailed link, 32 random bytes in lower-case hex, and its SHA-256 hash, which the
+// store keeps. It is independent of the one-time code in the same mail.
 func NewLinkToken() (text string, hash [sha256.Size]byte) {
 	var raw [32]byte
 	rand.Read(raw[:]) // never fails (crypto/rand)
 	return hex.EncodeToString(raw[:]), sha256.Sum256(raw[:])
 }
 
-// LinkTokenHash returns the SHA-256 by which the store knows a link token. ok is false for a text that NewLinkToken
-// never makes, for example with upper-case digits.
+// LinkTokenHash returns the SHA-256 hash by which the store finds a link's token. ok is false for a text that
+// NewLinkToken never makes, for example one with upper-case digits.
 func LinkTokenHash(text string) (hash [sha256.Size]byte, ok bool) {
 	var raw [32]byte
 	if len(text) != 2*len(raw) || strings.ContainsAny(text, "ABCDEF") {
@@ -43,7 +43,7 @@ func LinkTokenHash(text string) (hash [sha256.Size]byte, ok bool) {
 	return sha256.Sum256(raw[:]), true
 }
 
-// NewID returns a new jti: 16 random bytes in base64url.
+// NewID returns a new jti, the ID of an access token: 16 random bytes in base64url.
 func NewID() string {
 	var raw [16]byte
 	rand.Read(raw[:]) // never fails (crypto/rand)

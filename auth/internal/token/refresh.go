@@ -25,24 +25,27 @@ const (
 	refreshSize    = refreshBody + refreshMAC
 	// RefreshSize is the length of a refresh token in characters.
 	RefreshSize = refreshSize * 4 / 3
-	// formerSize is the length of the replaced service's tokens, of lower-case letters and digits.
+	// formerSize is the length of refresh tokens of the former service (supabase/auth), which consist of lower-case
+	// letters and digits.
 	formerSize = 12
 )
 
-// Why a refresh token is refused before the store is queried.
+// The reasons why a refresh token is refused before the store is queried.
 var (
-	// ErrRefreshForm: the text does not have the form of this daemon's tokens.
+	// ErrRefreshForm is returned if the text does not have the form of this daemon's refresh tokens.
 	ErrRefreshForm = errors.New("refresh token is not valid")
-	// ErrRefreshForged: the text has the right form, but none of our root keys made the MAC; or it has the form of the
-	// replaced service's tokens.
+	// ErrRefreshForged is returned if the text has the right form, but no root key of this daemon made its MAC, or if
+	// it has the form of the former service's tokens.
 	ErrRefreshForged = errors.New("refresh token was not issued by this server")
 )
 
-// Refresh is the content of a refresh token.
+// Refresh is the decoded content of a refresh token.
 type Refresh struct {
 	Session [16]byte
 	Secret  [16]byte // random, the same in all tokens of a session
-	Counter uint64   // rotations before this token was made; below 2^63, so that a bigint holds it
+	// Counter is how often the session was refreshed before this token was made; below 2^63, so that it fits
+	// PostgreSQL's bigint.
+	Counter uint64
 }
 
 // NewRefreshSecret returns the secret of a new session.
@@ -57,7 +60,8 @@ func (r *Refresh) SecretHash() [sha256.Size]byte { return sha256.Sum256(r.Secret
 // RefreshCodec makes and checks refresh tokens.
 type RefreshCodec struct{ keys []*macPool }
 
-// NewRefreshCodec returns a codec with the given MAC keys: the current key first, then the keys that only verify.
+// NewRefreshCodec returns a codec with the given MAC keys. The first makes and checks tokens, the others only check
+// them.
 func NewRefreshCodec(keys [][]byte) *RefreshCodec {
 	if len(keys) == 0 {
 		panic("token: no key for refresh tokens")
@@ -69,8 +73,8 @@ func NewRefreshCodec(keys [][]byte) *RefreshCodec {
 	return c
 }
 
-// Append appends the token to dst. With one key the same content always gives the same text: a token that a client did
-// not receive can be made again, and need not be stored.
+// Append appends the encoded token to dst. With one MAC key, the same content always gives the same text, so a token
+// that a client did not receive can be made again and need not be stored.
 func (c *RefreshCodec) Append(dst []byte, r *Refresh) []byte {
 	buf := scratches.Get().(*scratch)
 	defer buf.free()
@@ -83,7 +87,7 @@ func (c *RefreshCodec) Append(dst []byte, r *Refresh) []byte {
 	return b64.AppendEncode(dst, raw[:refreshSize])
 }
 
-// Parse checks the form and the MAC of a token. The error is ErrRefreshForm or ErrRefreshForged.
+// Parse decodes a refresh token and checks its form and its MAC. The error is ErrRefreshForm or ErrRefreshForged.
 func (c *RefreshCodec) Parse(text string) (Refresh, error) {
 	var r Refresh
 	if len(text) == formerSize && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789") == "" {

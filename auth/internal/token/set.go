@@ -10,24 +10,25 @@ import (
 	"time"
 )
 
-// State is the state of a key: next, current, previous, and finally dropped; or, at any time, revoked.
+// State is the state of a signing key: next, then current, then previous, until it is dropped. At any time it may
+// become revoked.
 type State uint8
 
 const (
-	// Next keys are published and verify, but do not sign yet. A replica whose clock or poll is ahead may already sign
-	// with them.
+	// Next keys are published and verify, but do not sign yet. They verify since a replica may sign with them already,
+	// if its clock is ahead or it has polled the keys earlier.
 	Next State = iota + 1
-	// Current is the key that signs. A set has exactly one, unless it signs with the shared secret.
+	// Current is the state of the key that signs. A set has exactly one, unless the shared secret signs.
 	Current
-	// Previous keys no longer sign, but still verify what they signed.
+	// Previous keys no longer sign, but still verify the tokens that they have signed.
 	Previous
-	// Revoked keys are neither published nor used to verify. Their ids stay known, so that a refusal can say why.
+	// Revoked keys are neither published nor used to verify. Their IDs stay known, so that a refusal can say why.
 	Revoked
 )
 
 var stateNames = [...]string{Next: "next", Current: "current", Previous: "previous", Revoked: "revoked"}
 
-// String returns the state's name, as auth keys list shows it.
+// String returns the state's name, as the command "auth keys list" shows it.
 func (s State) String() string {
 	if s == 0 || int(s) >= len(stateNames) {
 		return "unknown"
@@ -44,24 +45,24 @@ type Entry struct {
 // SetConfig is the input of NewSet.
 type SetConfig struct {
 	Keys []Entry
-	// Secret is the HS256 key made from JWT_SECRET, with the id JWT_KEY_ID or none. Nil: no shared secret.
+	// Secret is the HS256 key made from JWT_SECRET, with the ID JWT_KEY_ID or none; nil: there is no shared secret.
 	Secret *Key
-	// AcceptSecret: tokens signed with Secret are accepted (AUTH_JWT_ACCEPT_HS256).
+	// AcceptSecret is set if tokens signed with Secret are accepted (AUTH_JWT_ACCEPT_HS256).
 	AcceptSecret bool
-	// SignWithSecret: Secret signs (AUTH_JWT_ALGORITHM=HS256). Then no key may be current and
-	// AcceptSecret must be set.
+	// SignWithSecret is set if Secret signs (AUTH_JWT_ALGORITHM=HS256). Then no key may be current, and AcceptSecret
+	// must be set.
 	SignWithSecret bool
-	// Issuer is the iss that tokens of the asymmetric keys must have, if they have one.
+	// Issuer is the iss that tokens signed by asymmetric keys must have, if they have an iss.
 	Issuer string
 }
 
-// Set has all keys in force at one instant. It never changes.
+// Set holds all keys in force at one time. It never changes.
 type Set struct {
 	issuer  string
 	signer  *Key
-	secret  *Key            // if its tokens are accepted
-	byID    map[string]*Key // all keys that verify, by kid, with the secret if it has one
-	header  map[string]*Key // the same keys by the encoded header of our tokens, with the dot
+	secret  *Key            // nil unless its tokens are accepted
+	byID    map[string]*Key // all keys that verify, by kid, with the shared secret if it has a kid
+	header  map[string]*Key // the same keys, by the encoded header of the tokens that they sign, with the dot after it
 	revoked map[string]bool
 	entries []Entry
 	jwks    []byte
@@ -140,7 +141,7 @@ func (s *Set) accept(k *Key) {
 	s.header[k.header] = k
 }
 
-// publish makes the body of /.well-known/jwks.json: the public halves, the current key first.
+// publish makes the body of /.well-known/jwks.json: the public halves of the keys, the current key first.
 func (s *Set) publish() {
 	body := []byte(`{"keys":[`)
 	n := 0
@@ -160,48 +161,49 @@ func (s *Set) publish() {
 	s.etag = `"` + hex.EncodeToString(sum[:8]) + `"`
 }
 
-// JWKS returns the published key set, always the same slice; callers must not change it.
+// JWKS returns the published key set. It is always the same slice, which callers must not change.
 func (s *Set) JWKS() []byte { return s.jwks }
 
-// ETag returns the quoted entity tag of JWKS.
+// ETag returns the quoted HTTP entity tag of JWKS.
 func (s *Set) ETag() string { return s.etag }
 
-// Issuer returns the iss of our tokens.
+// Issuer returns the iss of the tokens that the set signs.
 func (s *Set) Issuer() string { return s.issuer }
 
 // Signer returns the key that signs.
 func (s *Set) Signer() *Key { return s.signer }
 
-// Entries returns the keys and states, as given to NewSet; callers must not change them.
+// Entries returns the keys and their states, as given to NewSet. Callers must not change them.
 func (s *Set) Entries() []Entry { return s.entries }
 
-// Live holds the set in force. A request calls Load once and keeps the result, so that it uses a single set.
+// Live holds the Set in force. A request calls Load once and keeps the result, so that it uses a single Set.
 type Live struct{ p atomic.Pointer[Set] }
 
-// Load returns the set in force; nil before the first Store.
+// Load returns the Set in force; nil before the first Store.
 func (l *Live) Load() *Set { return l.p.Load() }
 
-// Store puts another set in force, atomically.
+// Store puts another Set in force, atomically.
 func (l *Live) Store(s *Set) { l.p.Store(s) }
 
-// PublishAhead is how long a next key is published before it signs: 10 minutes for HTTP caches and 10 for the client
-// library's cache.
+// PublishAhead is how long a next key is published before it signs: 10 minutes until HTTP caches have it, and 10
+// minutes until the client library's cache has it.
 const PublishAhead = 20 * time.Minute
 
-// Stored is a key with its stored times. Every replica derives the same states from these times, and nothing has to be
-// written when a state changes.
+// Stored is a key with the times that are stored with it. Every replica derives the same states from these times, so
+// nothing has to be written when a state changes.
 type Stored struct {
 	Key *Key
-	// SignsAt is when the key begins to sign. It is published before.
+	// SignsAt is when the key begins to sign. It is published earlier.
 	SignsAt time.Time
 	// RevokedAt is when the key was revoked; zero if it was not.
 	RevokedAt time.Time
 }
 
-// StatesAt derives the states at now. Of the keys that are not revoked, the key that began to sign last is current,
-// later keys are next, earlier keys previous. A key whose successor began to sign more than keep ago is left out:
-// everything that it signed has expired. If, after a revocation, no key has begun to sign, the earliest next key is
-// current at once, since signing with a key that some caches do not have yet is better than not signing.
+// StatesAt derives the states of the keys at the time now. Among the keys that are not revoked, the one that began to
+// sign last is current, later keys are next, earlier keys previous. A key whose successor began to sign more than keep
+// ago is left out: every token that it has signed has expired. If no key has begun to sign, which happens after a
+// revocation, the earliest next key is current at once: signing with a key that some caches do not have yet is better
+// than not signing.
 func StatesAt(keys []Stored, now time.Time, keep time.Duration) ([]Entry, error) {
 	sorted := slices.Clone(keys)
 	slices.SortStableFunc(sorted, func(a, b Stored) int { return a.SignsAt.Compare(b.SignsAt) })
@@ -232,8 +234,8 @@ func StatesAt(keys []Stored, now time.Time, keep time.Duration) ([]Entry, error)
 	return out, nil
 }
 
-// successor returns when a key after the i-th replaced it for good; zero if none did. A revoked successor may have been
-// replaced by the earlier key again.
+// successor returns when a later key replaced the i-th key for good; zero if no key did. If that later key was revoked,
+// the i-th key may have become current again.
 func successor(sorted []Stored, i int, now time.Time) time.Time {
 	for _, k := range sorted[i+1:] {
 		if k.RevokedAt.IsZero() && !k.SignsAt.After(now) {

@@ -1,10 +1,10 @@
 // Package token makes and checks access tokens (JWT, RFC 7519), the keys that sign them (JWK, RFC 7517) with their
-// states and the published key set, refresh tokens, one-time codes and link tokens.
+// states and the published key set, refresh tokens, one-time codes, and the tokens in links.
 //
-// It knows neither HTTP nor SQL and reads no clock: callers pass the time. It uses the standard library's cryptography
-// only. It supports four algorithms, RS256, ES256, EdDSA (Ed25519) and HS256; encrypted tokens, certificates (x5c), key
-// references (jku, x5u, jwk) and critical extensions are refused. A key belongs to one algorithm for life, and a
-// token's header never chooses another.
+// It knows neither HTTP nor SQL, and reads no clock: callers pass the time. It uses only the standard library's
+// cryptography. It supports four algorithms: RS256, ES256, EdDSA (Ed25519) and HS256. It refuses encrypted tokens,
+// certificates (x5c), references to keys (jku, x5u, jwk) and critical extensions. A key belongs to one algorithm for
+// life, and a token's header cannot choose another algorithm.
 package token
 
 import (
@@ -22,7 +22,7 @@ const MaxSize = 64 << 10
 // Algorithm is a signature algorithm of RFC 7518 or RFC 8037. The zero value is no algorithm.
 type Algorithm uint8
 
-// The algorithms a key can have.
+// The algorithms that a key can have.
 const (
 	RS256 Algorithm = iota + 1 // RSASSA-PKCS1-v1_5 with SHA-256, the default
 	ES256                      // ECDSA on P-256 with SHA-256
@@ -32,7 +32,7 @@ const (
 
 var algorithmNames = [...]string{RS256: "RS256", ES256: "ES256", EdDSA: "EdDSA", HS256: "HS256"}
 
-// String returns the name in a token's header, or "none" for no algorithm.
+// String returns the algorithm's name in a token's header; "none" for the zero value.
 func (a Algorithm) String() string {
 	if a == 0 || int(a) >= len(algorithmNames) {
 		return "none"
@@ -40,7 +40,8 @@ func (a Algorithm) String() string {
 	return algorithmNames[a]
 }
 
-// ParseAlgorithm parses the name in a header or setting. Names are case-sensitive (RFC 7515 section 4.1.1).
+// ParseAlgorithm parses the name of an algorithm in a header or a setting. Names are case-sensitive (RFC 7515 section
+// 4.1.1).
 func ParseAlgorithm(name string) (Algorithm, error) {
 	if i := slices.Index(algorithmNames[:], name); i > 0 {
 		return Algorithm(i), nil
@@ -48,9 +49,9 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 	return 0, fmt.Errorf("algorithm %.20q is not one of RS256, ES256, EdDSA, HS256", name)
 }
 
-// The reasons why a token is refused. The texts may be shown to the client that sent the token: they follow "invalid
-// JWT: unable to parse or verify signature, " in the answer. The texts about an expired and a not yet valid token are
-// the replaced service's, since applications look for them.
+// The reasons why a token is refused. The client that sent the token may see the texts: they follow "invalid JWT:
+// unable to parse or verify signature, " in the answer. The texts about an expired and a not yet valid token are those
+// of supabase/auth, since applications look for them.
 var (
 	ErrMalformed   = errors.New("token is malformed")
 	ErrTooLarge    = errors.New("token is too large")
@@ -69,10 +70,10 @@ func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
 }
 
-// b64 is strict: it refuses stray bits, by which a 32-byte signature would have four spellings.
+// b64 is strict: it refuses unused bits that are not zero, with which a 32-byte signature would have four spellings.
 var b64 = base64.RawURLEncoding.Strict()
 
-// breaksLine reports whether text contains CR or LF, which the decoder skips even in strict mode.
+// breaksLine reports whether text contains CR or LF, which the base64 decoder skips even in strict mode.
 func breaksLine(text string) bool {
 	return strings.IndexByte(text, '\n') >= 0 || strings.IndexByte(text, '\r') >= 0
 }

@@ -1,7 +1,7 @@
-// Package totp makes and checks the six digits of an authenticator app: RFC 6238 with HMAC-SHA-1, steps of 30 s and
-// six digits, which every app knows.
+// Package totp makes and checks the codes of authenticator apps: RFC 6238 with HMAC-SHA-1, steps of 30 s and six
+// digits, which every app supports.
 //
-// It stores nothing: the caller stores the sealed key, and the step that was accepted last.
+// It stores nothing: the caller stores the encrypted key, and the step whose code was accepted last.
 package totp
 
 import (
@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// KeySize is the length of a key in bytes: the length of the hash, as RFC 4226 section 4 recommends.
+	// KeySize is the length of a key in bytes. It is the length of the hash, as RFC 4226 section 4 recommends.
 	KeySize = sha1.Size
 	// Digits is the length of a code.
 	Digits = 6
-	// Period is how long a step takes.
+	// Period is the length of a time step, during which the code is the same.
 	Period = 30 * time.Second
-	// skew is how many steps the user's clock may be off, either way (RFC 6238 section 5.2).
+	// skew is how many steps the user's clock may be slow or fast (RFC 6238 section 5.2).
 	skew = 1
 )
 
@@ -40,18 +40,18 @@ func NewKey() []byte {
 
 var base32Plain = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// Text returns a key in the form that people type: Base32 in upper case without padding.
+// Text returns a key as people type it: Base32 in upper case without padding.
 func Text(key []byte) string { return base32Plain.EncodeToString(key) }
 
-// Step returns the number of the step that contains a time, counted from 1970.
+// Step returns the number of the time step that contains t, counted from 1970.
 func Step(t time.Time) int64 { return t.Unix() / int64(Period/time.Second) }
 
-// Code returns the code of a step.
+// Code returns the code of a key in a time step.
 func Code(key []byte, step int64) string {
 	return fmt.Sprintf("%0*d", Digits, value(key, step)%1_000_000)
 }
 
-// value returns the 31-bit number of RFC 4226 section 5.3.
+// value returns the 31-bit number from which the code is made (RFC 4226 section 5.3).
 func value(key []byte, step int64) uint32 {
 	h := hmac.New(sha1.New, key)
 	var counter [8]byte
@@ -62,9 +62,9 @@ func value(key []byte, step int64) uint32 {
 	return binary.BigEndian.Uint32(sum[at:]) & 0x7fffffff
 }
 
-// Check finds the step of a code. It accepts the present step, the step before and the step after, but only steps after
-// last, the step that was accepted last. It ignores blanks around the code. It always compares all steps, each in
-// constant time.
+// Check returns the time step to which a code belongs. It accepts the current step, the step before and the step after,
+// but only steps after last, the step whose code was accepted last. It ignores white space around the code. It always
+// compares the codes of all three steps, each in constant time.
 func Check(key []byte, code string, now time.Time, last int64) (step int64, ok bool) {
 	code = strings.TrimSpace(code)
 	present := Step(now)
@@ -77,14 +77,14 @@ func Check(key []byte, code string, now time.Time, last int64) (step int64, ok b
 	return step, ok
 }
 
-// URI returns the text that an app reads from the QR code (Google Authenticator's Key Uri Format). issuer is the site,
-// account the user's name there.
+// URI returns the text of the QR code that an authenticator app scans (Google Authenticator's Key Uri Format). issuer
+// is the name of the site, account the user's name on it.
 func URI(issuer, account string, key []byte) string {
 	return "otpauth://totp/" + escape(issuer) + ":" + escape(account) +
 		"?algorithm=SHA1&digits=6&issuer=" + escape(issuer) + "&period=30&secret=" + Text(key)
 }
 
-// escapeMore escapes more than a path requires: a colon would end a name, and some apps read a plus as a blank.
+// escapeMore escapes more than a URL's path requires: a colon would end a name, and some apps read a plus as a space.
 var escapeMore = strings.NewReplacer(":", "%3A", "&", "%26", "=", "%3D", "+", "%2B")
 
 func escape(text string) string { return escapeMore.Replace(url.PathEscape(text)) }
@@ -94,7 +94,7 @@ const (
 	quiet  = 4 // modules around the code (ISO/IEC 18004 section 6.3.8)
 )
 
-// ErrTooLong: the text is too long for a QR code.
+// ErrTooLong is returned if a text is too long for a QR code.
 var ErrTooLong = errors.New("totp: too long for a QR code")
 
 // SVG returns a QR code of text as an SVG document. The client library puts "data:image/svg+xml;utf-8," before the
@@ -127,7 +127,7 @@ func SVG(text string) (string, error) {
 	return b.String(), nil
 }
 
-// encode uses the highest level of error correction at which the text fits.
+// encode returns a QR code of text, with the highest level of error correction at which the text fits.
 func encode(text string) (*qr.Code, error) {
 	for _, level := range []qr.Level{qr.H, qr.Q, qr.M, qr.L} {
 		if code, err := qr.Encode(text, level); err == nil {

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// The flags of authenticator data (L3, 6.1). Bits 1 and 5 are reserved.
+// The flags of authenticator data (Web Authentication Level 3, section 6.1). Bits 1 and 5 are reserved.
 const (
 	flagUP = 1 << 0
 	flagUV = 1 << 2
@@ -15,19 +15,20 @@ const (
 	flagED = 1 << 7
 )
 
-// authData is the authenticator data, which the authenticator signs.
+// authData is the parsed authenticator data, which the authenticator signs.
 type authData struct {
 	rpIDHash [sha256.Size]byte
 	flags    byte
 	count    uint32
-	// The fields of the credential, in a registration:
+	// These fields describe the new credential, in a registration:
 	aaguid  [16]byte
 	id, key []byte
 }
 
 func (a *authData) has(flag byte) bool { return a.flags&flag != 0 }
 
-// readAuthData reads authenticator data, which must contain a credential if attested is true, and must not otherwise.
+// readAuthData reads authenticator data. If attested is true, the data must contain a credential, otherwise it must
+// not.
 func readAuthData(b []byte, attested bool) (a authData, err error) {
 	if len(b) < 37 || len(b) > maxAuthData {
 		return a, unreadable("length of authenticatorData")
@@ -53,7 +54,7 @@ func readAuthData(b []byte, attested bool) (a authData, err error) {
 	return a, nil
 }
 
-// readCredential reads the attested credential data and returns the rest of b.
+// readCredential reads the attested credential data at the beginning of b, and returns the rest of b.
 func (a *authData) readCredential(b []byte) ([]byte, error) {
 	if len(b) < 18 {
 		return nil, unreadable("attested credential data")
@@ -73,7 +74,7 @@ func (a *authData) readCredential(b []byte) ([]byte, error) {
 	return r.b, nil
 }
 
-// check makes the checks that need no stored credential.
+// check makes the checks of the authenticator data that need no stored credential.
 func (a *authData) check(p *Policy) error {
 	switch {
 	case a.rpIDHash != sha256.Sum256([]byte(p.RPID)):

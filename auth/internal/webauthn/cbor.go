@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of the CBOR reader (RFC 8949): authenticators nest three levels.
+// Limits of the CBOR reader (RFC 8949). Authenticators nest items three levels deep.
 const (
 	maxDepth = 8
 	maxItems = 64
@@ -24,12 +24,12 @@ const (
 	cborSimple
 )
 
-// cborReader reads definite-length items without tags from the front of b. It cannot be used after a failed read. The
-// slices that it returns are parts of b: no declared length causes an allocation.
+// cborReader reads items from the front of b. Items must have a definite length and no tags. The reader cannot be used
+// after a failed read. The slices that it returns are parts of b, so a declared length never causes an allocation.
 type cborReader struct{ b []byte }
 
-// head reads the first byte and the argument of an item: a value, or the length of the content. info is the additional
-// information in the first byte.
+// head reads the first byte and the argument of an item: its value, or the length of its content. info is the
+// additional information in the first byte (RFC 8949, section 3).
 func (r *cborReader) head() (major, info byte, arg uint64, ok bool) {
 	if len(r.b) == 0 {
 		return 0, 0, 0, false
@@ -39,7 +39,7 @@ func (r *cborReader) head() (major, info byte, arg uint64, ok bool) {
 	if info < 24 {
 		return major, info, uint64(info), true
 	}
-	if info > 27 { // reserved, or an indefinite length
+	if info > 27 { // reserved, or an item of indefinite length
 		return 0, 0, 0, false
 	}
 	n := 1 << (info - 24)
@@ -52,7 +52,7 @@ func (r *cborReader) head() (major, info byte, arg uint64, ok bool) {
 	return major, info, binary.BigEndian.Uint64(wide[:]), true
 }
 
-// integer reads an integer within int64.
+// integer reads an integer that fits int64.
 func (r *cborReader) integer() (int64, bool) {
 	major, _, arg, ok := r.head()
 	switch {
@@ -74,7 +74,7 @@ func (r *cborReader) take(n uint64) ([]byte, bool) {
 	return out, true
 }
 
-// str reads a byte string or a text.
+// str reads a byte string or a text string, as want says.
 func (r *cborReader) str(want byte) ([]byte, bool) {
 	major, _, n, ok := r.head()
 	if !ok || major != want {
@@ -84,16 +84,16 @@ func (r *cborReader) str(want byte) ([]byte, bool) {
 	return out, ok && (want != cborText || utf8.Valid(out))
 }
 
-// mapLen reads the head of a map and returns the number of its pairs.
+// mapLen reads the head of a map, and returns how many pairs the map has.
 func (r *cborReader) mapLen() (int, bool) {
 	major, _, n, ok := r.head()
 	return int(min(n, maxItems)), ok && major == cborMap && n <= maxItems
 }
 
-// next reports whether the next item has a major type, without reading it.
+// next reports whether the next item has this major type, without reading the item.
 func (r *cborReader) next(major byte) bool { return len(r.b) > 0 && r.b[0]>>5 == major }
 
-// skip reads one item of any type, with at most depth nested containers.
+// skip reads one item of any type, which may contain items up to depth levels deep.
 func (r *cborReader) skip(depth int) bool {
 	major, info, arg, ok := r.head()
 	if !ok {
@@ -116,12 +116,12 @@ func (r *cborReader) skip(depth int) bool {
 		}
 		return true
 	case cborSimple:
-		return info != 24 || arg >= 32 // smaller values must use the form of one byte
+		return info != 24 || arg >= 32 // smaller values must be encoded in one byte
 	}
 	return false // a tag
 }
 
-// skipMap reads one map and returns its bytes.
+// skipMap reads one map and returns its encoding.
 func (r *cborReader) skipMap() ([]byte, bool) {
 	whole := r.b
 	if !r.next(cborMap) || !r.skip(maxDepth) {

@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// MACs returns the MAC of the parts under the current and each previous root key, in this order.
+// MACs returns the MACs of the parts: first under the current root key, then under each previous root key.
 type MACs func(parts ...string) [][]byte
 
-// Ceremony is what a challenge was made for. A challenge of another ceremony counts as unknown.
+// Ceremony is what a challenge was made for: a registration or a sign-in on a site. A challenge that was made for
+// another ceremony counts as unknown.
 type Ceremony struct {
 	Kind, RPID string
-	// Binding identifies the owner of the challenge.
+	// Binding identifies the owner of the challenge, for example by user and session.
 	Binding []string
 }
 
-// idTag is the index of the tag in an id. An id is a UUID of version 8: the Unix time of expiry in 4 bytes, 42 random
-// bits, and the tag, which proves that this service made the id.
+// idTag is the index of the tag in the ID of a challenge. The ID is a UUID of version 8: the Unix time of expiry in 4
+// bytes, 42 random bits, and the tag, a MAC which proves that this daemon made the ID.
 const idTag = 10
 
 func (c *Ceremony) macs(m MACs, use string, id []byte) [][]byte {
@@ -26,7 +27,7 @@ func (c *Ceremony) macs(m MACs, use string, id []byte) [][]byte {
 	return m(append(append(parts, c.Binding...), string(id))...)
 }
 
-// NewID returns the id of a new challenge.
+// NewID returns the ID of a new challenge, which contains its expiry.
 func (c *Ceremony) NewID(m MACs, expires time.Time) (id [16]byte) {
 	binary.BigEndian.PutUint32(id[:], uint32(expires.Unix()))
 	rand.Read(id[4:idTag])
@@ -36,7 +37,7 @@ func (c *Ceremony) NewID(m MACs, expires time.Time) (id [16]byte) {
 	return id
 }
 
-// Expiry returns when the challenge expires; ok is false if the id was not made for this ceremony.
+// Expiry returns when the challenge with this ID expires; ok is false if the ID was not made for this ceremony.
 func (c *Ceremony) Expiry(m MACs, id [16]byte) (expires time.Time, ok bool) {
 	for _, mac := range c.macs(m, "id", id[:idTag]) {
 		ok = hmac.Equal(id[idTag:], mac[:len(id)-idTag]) || ok
@@ -44,6 +45,6 @@ func (c *Ceremony) Expiry(m MACs, id [16]byte) (expires time.Time, ok bool) {
 	return time.Unix(int64(binary.BigEndian.Uint32(id[:])), 0).UTC(), ok
 }
 
-// Challenges returns the 32-byte challenge of an id under the current and each previous root key. The first one is
-// sent.
+// Challenges returns the 32-byte challenges for an ID: under the current root key, then under each previous root key.
+// The first one is sent to the authenticator.
 func (c *Ceremony) Challenges(m MACs, id [16]byte) [][]byte { return c.macs(m, "challenge", id[:]) }

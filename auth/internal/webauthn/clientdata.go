@@ -8,16 +8,16 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// clientData is the browser's data about a ceremony (L3, 5.8.1).
+// clientData is what the browser says about a ceremony, and the authenticator signs (Level 3, section 5.8.1).
 type clientData struct {
 	kind, challenge, origin string
-	// cross: the page was embedded in a page of another origin, or names an embedding page.
+	// cross is set if the page was embedded in a page of another origin, or if the data names an embedding page.
 	cross bool
 	hash  [sha256.Size]byte
 }
 
-// readClientData reads the members that are checked, which must have the right types. Decoding into a struct would accept
-// "Origin" for "origin", and the last of several equal members.
+// readClientData reads the members that are checked, which must have the right types. It does not decode into a struct,
+// which would accept "Origin" for "origin", and the last of several members with the same name.
 func readClientData(raw []byte) (c clientData, err error) {
 	c.hash = sha256.Sum256(raw)
 	needed := 3
@@ -52,7 +52,7 @@ func readClientData(raw []byte) (c clientData, err error) {
 	return c, nil
 }
 
-// check compares the client data with the policy (L3, 7.1 steps 7 to 11 and 7.2 steps 10 to 14).
+// check compares the client data with the policy (Level 3, section 7.1 steps 7 to 11 and section 7.2 steps 10 to 14).
 func (c *clientData) check(kind string, p *Policy) error {
 	challenge, ok := decode(c.challenge)
 	right := 0

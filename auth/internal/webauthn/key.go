@@ -12,14 +12,15 @@ import (
 	"slices"
 )
 
-// The offered and accepted algorithms (IANA COSE Algorithms), in order of preference.
+// The algorithms that are offered and accepted, in order of preference, by their numbers in IANA's COSE Algorithms.
 const (
 	ES256 = -7
 	EdDSA = -8
 	RS256 = -257
 )
 
-// The labels of a COSE_Key (RFC 9052, RFC 9053, RFC 8230). The meaning of the negative labels depends on kty.
+// The labels of the fields of a COSE_Key (RFC 9052, RFC 9053, RFC 8230). The meaning of the negative labels depends on
+// kty.
 const (
 	labelKty = 1
 	labelAlg = 3
@@ -28,7 +29,7 @@ const (
 	label3   = -3 // y
 )
 
-// coseKey holds the integers (int64) and byte strings of a COSE_Key by their labels; values of other types are nil.
+// coseKey maps the labels of a COSE_Key to its integers (int64) and byte strings; values of other types are nil.
 type coseKey map[int64]any
 
 func (k coseKey) bytes(label int64) []byte {
@@ -36,7 +37,7 @@ func (k coseKey) bytes(label int64) []byte {
 	return b
 }
 
-// readKey reads a COSE_Key, a single map.
+// readKey reads a COSE_Key, which is a single CBOR map.
 func readKey(cose []byte) (coseKey, error) {
 	k, r := coseKey{}, cborReader{cose}
 	n, ok := r.mapLen()
@@ -64,10 +65,10 @@ func readKey(cose []byte) (coseKey, error) {
 	return k, nil
 }
 
-// verifier checks a signature over signed.
+// verifier reports whether signature is a key's signature over signed.
 type verifier func(signed, signature []byte) bool
 
-// parseKey returns the check of the key's signatures. The key alone decides the algorithm.
+// parseKey returns the function that verifies signatures of a COSE_Key. The key alone decides the algorithm.
 func parseKey(cose []byte) (verifier, error) {
 	k, err := readKey(cose)
 	if err != nil {

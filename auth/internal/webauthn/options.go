@@ -1,13 +1,13 @@
 package webauthn
 
-// User is the user entity of options. ID is the user handle.
+// User is the user entity in options. Its ID is the user handle, by which authenticators tell users of a site apart.
 type User struct {
 	ID          string `json:"id"`
 	Name        string `json:"name"`
 	DisplayName string `json:"displayName"`
 }
 
-// RelyingParty is the entity that credentials are made for.
+// RelyingParty is the site that credentials are made for.
 type RelyingParty struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
@@ -20,20 +20,20 @@ type Descriptor struct {
 	Transports []string `json:"transports,omitempty"`
 }
 
-// Selection has the requirements for the authenticator.
+// Selection holds the requirements for the authenticator.
 type Selection struct {
 	ResidentKey        string `json:"residentKey"`
 	RequireResidentKey bool   `json:"requireResidentKey"`
 	UserVerification   string `json:"userVerification"`
 }
 
-// Parameter offers an algorithm.
+// Parameter offers an algorithm to the authenticator.
 type Parameter struct {
 	Type string `json:"type"`
 	Alg  int    `json:"alg"`
 }
 
-// CreationOptions are PublicKeyCredentialCreationOptionsJSON.
+// CreationOptions are the options of a registration: the standard's PublicKeyCredentialCreationOptionsJSON.
 type CreationOptions struct {
 	RP                 RelyingParty `json:"rp"`
 	User               User         `json:"user"`
@@ -42,11 +42,11 @@ type CreationOptions struct {
 	Timeout            int64        `json:"timeout"`
 	ExcludeCredentials []Descriptor `json:"excludeCredentials,omitempty"`
 	Selection          Selection    `json:"authenticatorSelection"`
-	// Attestation is always sent, since client libraries ask for attestation by default.
+	// Attestation is always sent, since client libraries request attestation if it is missing.
 	Attestation string `json:"attestation"`
 }
 
-// RequestOptions are PublicKeyCredentialRequestOptionsJSON.
+// RequestOptions are the options of a sign-in: the standard's PublicKeyCredentialRequestOptionsJSON.
 type RequestOptions struct {
 	Challenge        string       `json:"challenge"`
 	Timeout          int64        `json:"timeout"`
@@ -55,13 +55,13 @@ type RequestOptions struct {
 	UserVerification string       `json:"userVerification"`
 }
 
-// Create returns options of creation without a challenge.
+// Create returns the options of a registration, without challenge and timeout.
 func Create(rp RelyingParty, u User, s Selection) CreationOptions {
 	return CreationOptions{RP: rp, User: u, Selection: s, Attestation: "none",
 		Parameters: []Parameter{{"public-key", ES256}, {"public-key", EdDSA}, {"public-key", RS256}}}
 }
 
-// Describe names a credential.
+// Describe returns the Descriptor of a credential.
 func Describe(c Credential) Descriptor {
 	return Descriptor{Type: "public-key", ID: Encode(c.ID), Transports: c.Transports}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Limits of the members, in bytes after decoding.
+// Limits of the members of messages, in bytes after decoding.
 const (
 	maxID                = 1023
 	maxClientData        = 4 << 10
@@ -18,7 +18,7 @@ const (
 
 var strict = base64.RawURLEncoding.Strict()
 
-// Encode returns bytes in the form of messages' members.
+// Encode returns bytes in base64url without padding, as the members of messages have them.
 func Encode(b []byte) string { return strict.EncodeToString(b) }
 
 // decode reads base64url without padding. It refuses CR and LF, which the standard library would skip.
@@ -30,7 +30,7 @@ func decode(text string) ([]byte, bool) {
 	return b, err == nil
 }
 
-// reader decodes members until the first malformed one.
+// reader decodes members of a message. Once a member is malformed, it sets err and decodes nothing further.
 type reader struct{ err error }
 
 func (r *reader) bytes(name, text string, least, most int) []byte {
@@ -41,7 +41,8 @@ func (r *reader) bytes(name, text string, least, most int) []byte {
 	return b
 }
 
-// open reads a PublicKeyCredential in the form of its toJSON. It reads only members that are checked.
+// open reads a PublicKeyCredential, in the form that its method toJSON returns. It reads only the members that are
+// checked, and decodes the response into response.
 func open(raw []byte, response any) (r reader, id []byte) {
 	e := struct {
 		ID, RawID, Type string
@@ -54,7 +55,7 @@ func open(raw []byte, response any) (r reader, id []byte) {
 	return r, r.bytes("id", e.ID, 1, maxID)
 }
 
-// signed reads the client data and authenticator data, which the authenticator signs in both ceremonies.
+// signed reads the client data and the authenticator data, both of which the authenticator signs.
 func (r *reader) signed(clientJSON string, authRaw []byte, attested bool) (c clientData, a authData) {
 	raw := r.bytes("clientDataJSON", clientJSON, 1, maxClientData)
 	if r.err == nil {
@@ -66,7 +67,7 @@ func (r *reader) signed(clientJSON string, authRaw []byte, attested bool) (c cli
 	return c, a
 }
 
-// Registration is an authenticator's answer to options of creation.
+// Registration is an authenticator's answer to CreationOptions.
 type Registration struct {
 	id         []byte
 	transports []string
@@ -74,7 +75,7 @@ type Registration struct {
 	auth       authData
 }
 
-// ParseRegistration reads a Registration from JSON.
+// ParseRegistration reads a Registration from the JSON that the browser sends.
 func ParseRegistration(raw []byte) (*Registration, error) {
 	var in struct {
 		ClientDataJSON, AttestationObject string
@@ -93,7 +94,7 @@ func ParseRegistration(raw []byte) (*Registration, error) {
 	return out, r.err
 }
 
-// readAttestation returns the authenticator data of an attestation object.
+// readAttestation returns the authenticator data in an attestation object.
 func readAttestation(object []byte) (auth []byte, err error) {
 	r := cborReader{object}
 	n, ok := r.mapLen()
@@ -119,7 +120,8 @@ func readAttestation(object []byte) (auth []byte, err error) {
 	return auth, nil
 }
 
-// KnownTransports returns the texts that have the form of a transport, since new transports may appear.
+// KnownTransports returns those texts in a JSON list that have the form of a transport such as "usb". It does not
+// compare them with a list, since new transports may appear.
 func KnownTransports(raw json.RawMessage) (out []string) {
 	var list []any
 	_ = json.Unmarshal(raw, &list) // no transports if raw is not a list
@@ -133,16 +135,16 @@ func KnownTransports(raw json.RawMessage) (out []string) {
 	return out
 }
 
-// Assertion is an authenticator's answer to options of a request.
+// Assertion is an authenticator's answer to RequestOptions.
 type Assertion struct {
-	// ID names the credential. Handle is the user handle, nil if none was sent.
+	// ID names the credential. Handle is the user handle; nil if none was sent.
 	ID, Handle        []byte
 	client            clientData
 	auth              authData
 	signature, signed []byte
 }
 
-// ParseAssertion reads an Assertion from JSON.
+// ParseAssertion reads an Assertion from the JSON that the browser sends.
 func ParseAssertion(raw []byte) (*Assertion, error) {
 	var in struct {
 		ClientDataJSON, AuthenticatorData, Signature string

@@ -2,7 +2,7 @@ package webauthn
 
 import "bytes"
 
-// Verify checks a registration (L3, 7.1) and returns the credential to store. An error is a Failure.
+// Verify checks a registration (Level 3, section 7.1) and returns the credential to store. An error is a Failure.
 func (r *Registration) Verify(p *Policy) (Credential, error) {
 	if err := r.client.check("webauthn.create", p); err != nil {
 		return Credential{}, err
@@ -23,13 +23,13 @@ func (r *Registration) Verify(p *Policy) (Credential, error) {
 	}, nil
 }
 
-// CheckKey reports whether signatures of a stored credential can be verified.
+// CheckKey returns an error if signatures of the credential with this COSE_Key cannot be verified.
 func CheckKey(cose []byte) error {
 	_, err := parseKey(cose)
 	return err
 }
 
-// Check makes the checks that need no stored credential. An error is a Failure.
+// Check makes the checks of an assertion that need no stored credential. An error is a Failure.
 func (a *Assertion) Check(p *Policy) error {
 	if err := a.client.check("webauthn.get", p); err != nil {
 		return err
@@ -37,9 +37,9 @@ func (a *Assertion) Check(p *Policy) error {
 	return a.auth.check(p)
 }
 
-// Verify checks an assertion, after Check, against the credential that it names (L3, 7.2). It returns the credential to
-// store, with the present state of backup, the counter if that is checked, and whether the user was verified. An error
-// is a Failure.
+// Verify checks an assertion against the stored credential that it names (Level 3, section 7.2); Check must have
+// succeeded before. It returns the credential to store, with its present backup state, its counter if that is checked,
+// and whether the authenticator has verified the user. An error is a Failure.
 func (a *Assertion) Verify(c Credential) (Credential, error) {
 	verify, err := parseKey(c.PublicKey)
 	switch {
@@ -52,8 +52,8 @@ func (a *Assertion) Verify(c Credential) (Credential, error) {
 	case !verify(a.signed, a.signature):
 		return c, FailedSignature
 	}
-	// The devices of a synced passkey share the key but count separately, so only the counter of a device-bound
-	// credential is checked.
+	// The devices of a synced passkey share the key but count separately, so the counter is checked only for a
+	// credential that is bound to one device.
 	if !c.BackupEligible {
 		if a.auth.count <= c.SignCount && (a.auth.count != 0 || c.SignCount != 0) {
 			return c, FailedSignCount

@@ -1,8 +1,8 @@
 // Package webauthn reads and verifies the answers of authenticators (W3C Web Authentication Level 3), and makes the
-// options and challenges of both ceremonies. It knows no HTTP, SQL, clock or settings, and needs no foreign library: it
-// has a small reader for CBOR (RFC 8949).
+// options and challenges of registrations and sign-ins. It knows no HTTP, SQL, clock or settings, and needs no foreign
+// library: it has a small reader for CBOR (RFC 8949).
 //
-// It does not check attestation: a statement of any format must only be a well-formed map.
+// It does not check attestation: an attestation statement of any format must only be a well-formed map.
 package webauthn
 
 import (
@@ -10,15 +10,15 @@ import (
 	"fmt"
 )
 
-// ErrUnreadable is the error for a malformed message, which no browser sends.
+// ErrUnreadable is returned for a malformed message, which no browser sends.
 var ErrUnreadable = errors.New("webauthn: unreadable message")
 
 func unreadable(what string) error { return fmt.Errorf("%w: %s", ErrUnreadable, what) }
 
-// Failure names the check that a well-formed message did not pass, for logs and the audit log.
+// Failure names the check that a well-formed message has failed, for logs and the audit log.
 type Failure string
 
-// The failures.
+// The failures, by the name of the check.
 const (
 	FailedType             Failure = "type"
 	FailedChallenge        Failure = "challenge"
@@ -40,24 +40,24 @@ const (
 // Error returns the failure as a sentence for the log.
 func (f Failure) Error() string { return "webauthn: the check of " + string(f) + " failed" }
 
-// Credential is the stored data of a registered credential.
+// Credential is what is stored of a registered credential.
 type Credential struct {
 	ID []byte
 	// PublicKey is the COSE_Key as the authenticator sent it.
 	PublicKey []byte
 	AAGUID    [16]byte
 	SignCount uint32
-	// Transports are what the browser reported, for later options.
+	// Transports are the transports that the browser reported; they are sent in later options.
 	Transports               []string
 	BackupEligible, BackedUp bool
 	UserVerified             bool
 }
 
-// Policy has the requirements for a message, apart from the credential.
+// Policy says what a message must match, apart from the credential.
 type Policy struct {
 	RPID    string
 	Origins []string
-	// Challenges are the accepted challenges: one for each root key.
+	// Challenges are the challenges that are accepted: one for each root key.
 	Challenges [][]byte
 	RequireUV  bool
 }

@@ -1,5 +1,5 @@
-// Package admin holds the flows of administrators: list, create, change, claim and delete users, see the outbox and
-// read the audit log.
+// Package admin holds the flows of administrators: they list, create, change, claim and delete users, inspect the
+// outbox and read the audit log.
 package admin
 
 import (
@@ -21,11 +21,11 @@ import (
 // Users has the entry points of the flows of administrators. Its methods may be called from any goroutine.
 type Users struct{ core *flow.Core }
 
-// New returns the flows over what they share.
+// New returns the entry points over k, which holds what all flows share.
 func New(k *flow.Core) *Users { return &Users{k} }
 
-// AdminUsers returns one page of users, and their total if the filter requests it. A filter without an audience selects
-// the default audience.
+// AdminUsers returns one page of users and, if the filter requests it, how many users match. A filter without an
+// audience selects the default audience.
 func (a *Users) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store.User, int, error) {
 	if f.Aud == "" {
 		f.Aud = a.core.Live().Audience
@@ -49,7 +49,7 @@ func (a *Users) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Session
 	return list, refusal.Failure("sessions", err)
 }
 
-// AdminEndSession ends one session of a user. Codes that were issued and not yet exchanged stay valid.
+// AdminEndSession ends one session of a user. PKCE codes that were issued but not yet exchanged stay valid.
 func (a *Users) AdminEndSession(ctx context.Context, req flow.RequestInfo, by flow.Actor, user, session uuid.UUID) error {
 	f := a.core.Begin(req)
 	err := f.Core.DB.EndSession(ctx, store.EndSession{User: user, Session: session, Reason: store.EndedByAdmin,
@@ -63,7 +63,7 @@ func (a *Users) AdminEndSession(ctx context.Context, req flow.RequestInfo, by fl
 	return refusal.Failure("end session", err)
 }
 
-// AdminEndSessions ends all sessions of a user, and voids codes that were issued and not yet exchanged.
+// AdminEndSessions ends all sessions of a user, and voids PKCE codes that were issued but not yet exchanged.
 func (a *Users) AdminEndSessions(ctx context.Context, req flow.RequestInfo, by flow.Actor, user uuid.UUID) error {
 	f := a.core.Begin(req)
 	err := flow.OnUser(ctx, f, user, func(tx *flow.Tx, _ store.User) error {
@@ -75,7 +75,7 @@ func (a *Users) AdminEndSessions(ctx context.Context, req flow.RequestInfo, by f
 	return refusal.Failure("end sessions", err)
 }
 
-// AdminOutbox returns one page of the mails and SMS, newest first, without their contents.
+// AdminOutbox returns one page of the mails and SMS in the outbox, newest first, without their contents.
 func (a *Users) AdminOutbox(ctx context.Context, m store.MessageFilter) ([]store.Message, error) {
 	list, err := a.core.DB.Messages(ctx, m, a.core.Begin(flow.RequestInfo{}).Now)
 	return list, refusal.Failure("outbox", err)
@@ -94,15 +94,15 @@ func (a *Users) AdminResend(ctx context.Context, id uuid.UUID) (store.Message, e
 	return m, refusal.Failure("resend", err)
 }
 
-// AuditLog returns one page of the log, newest first, and how many rows the filter finds.
+// AuditLog returns one page of the audit log, newest first, and how many rows match the filter.
 func (a *Users) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
 	f.Author = flow.StorableText(f.Author)
 	page, total, err := a.core.DB.AuditLog(ctx, f)
 	return page, total, refusal.Failure("audit log", err)
 }
 
-// AdminDelete deletes a user with all data. If soft, the ID stays without personal data, and the addresses become free.
-// Pending mails to the user are dropped.
+// AdminDelete deletes a user with all data. If soft is set, the user's ID stays without personal data, and the
+// addresses become free for other users. Pending mails to the user are dropped.
 func (a *Users) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID, soft bool) error {
 	f := a.core.Begin(req)
 	err := flow.OnUser(ctx, f, id, func(tx *flow.Tx, u store.User) error {
@@ -122,15 +122,15 @@ func (a *Users) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.A
 	return refusal.Failure("delete user", err)
 }
 
-// erasedAddress returns what replaces an erased address. It is a MAC: a plain digest of a phone number could be
-// reversed by trying all numbers.
+// erasedAddress returns the text that replaces the address of a softly deleted user. It is a MAC, since a plain hash of
+// a phone number could be reversed by trying all numbers.
 func erasedAddress(f *flow.Flow, id uuid.UUID, who string) string {
 	return base64.RawURLEncoding.EncodeToString(f.Core.Root.MAC(secret.FauxUser, "deleted", id.String(), who))
 }
 
-// AdminClaim leaves only the owner of its confirmed address in an account: it removes every other way in, and sends a
-// recovery mail. It is for an owner who confirmed an account that a stranger had prepared: a recovery alone would leave
-// the stranger's phone, factors and identities.
+// AdminClaim leaves only the owner of its confirmed address in an account: it removes every other way to sign in, and
+// mails a recovery link to the owner. It is for an owner who has confirmed an account that a stranger had prepared: a
+// recovery alone would leave the stranger's phone, factors and identities in the account.
 func (a *Users) AdminClaim(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID) error {
 	f := a.core.Begin(req)
 	if err := f.Settings.CheckMailSendable("recovery"); err != nil {
@@ -162,7 +162,7 @@ func (a *Users) AdminClaim(ctx context.Context, req flow.RequestInfo, by flow.Ac
 	return refusal.Failure("claim", err)
 }
 
-// dropAccess removes everything from an account except its address, metadata and bans.
+// dropAccess adds the statements that remove everything from an account except its address, metadata and bans.
 func dropAccess(b *flow.Batch, u store.User, now time.Time) {
 	p := store.UserPatch{ID: u.ID, Now: now, IsAnonymous: new(false),
 		UserMetadata: store.MetadataPatch{Set: flow.MustJSON(map[string]any{"phone_verified": false})}}
@@ -180,6 +180,6 @@ func dropAccess(b *flow.Batch, u store.User, now time.Time) {
 	b.EndSessions(store.EndSessions{User: u.ID, Reason: store.EndedClaimed, At: now})
 	b.DeleteTokens(u.ID)
 	b.DeleteFlows(u.ID)
-	b.DeleteFactors(u.ID) // with their challenges
+	b.DeleteFactors(u.ID) // their challenges are deleted too
 	b.DeletePlaces(u.ID)
 }

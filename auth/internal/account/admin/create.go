@@ -16,7 +16,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// valueOf returns the text of an attribute, or "" if the attribute was not given, which means the same as an empty one.
+// valueOf returns the text of an attribute, or "" if the request does not have the attribute, which means the same.
 func valueOf(text *string) string {
 	if text == nil {
 		return ""
@@ -82,7 +82,7 @@ func (a *Users) AdminCreate(ctx context.Context, req flow.RequestInfo, by flow.A
 	return u, nil
 }
 
-// creationError converts an error of the store to the administrator's answer.
+// creationError converts an error of the store to a refusal.
 func creationError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrIDTaken) || errors.Is(err, store.ErrIdentityTaken):
@@ -97,8 +97,8 @@ func creationError(err error) error {
 
 var errNumberTaken = refusal.Unprocessable(refusal.CodePhoneExists, "Phone number already registered by another user")
 
-// takeAddresses checks and sets the addresses of a new user: first the form of the e-mail address, then whether it is
-// taken, then the same for the phone number.
+// takeAddresses checks the addresses of a new user and sets them in u. It first checks the form of the e-mail address
+// and whether another user has it, then the same of the phone number.
 func takeAddresses(ctx context.Context, f *flow.Flow, u *store.User, p flow.Attributes) (err error) {
 	if valueOf(p.Email) == "" && valueOf(p.Phone) == "" {
 		return refusal.NotValid("Cannot create a user without either an email or phone")
@@ -134,7 +134,7 @@ func takeAddresses(ctx context.Context, f *flow.Flow, u *store.User, p flow.Attr
 	return nil
 }
 
-// checkAdminPassword checks a password, or the hash of one, that an administrator gives.
+// checkAdminPassword checks the password, or the hash of a password, that an administrator sets.
 func checkAdminPassword(s *flow.Settings, p flow.Attributes) error {
 	text, hash := valueOf(p.Password), valueOf(p.PasswordHash)
 	switch {
@@ -168,8 +168,8 @@ func parseUserID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// parseBan reads a ban_duration. It returns the end of the ban, and whether a duration was given. "none" and 0 end a
-// ban: then the result is the zero time.
+// parseBan parses a ban_duration. It returns the end of the ban, and whether the request has a ban_duration. For "none"
+// and 0, which end a ban, the time is zero.
 func parseBan(text *string, now time.Time) (until time.Time, given bool, err error) {
 	if valueOf(text) == "" {
 		return until, false, nil
@@ -190,7 +190,7 @@ func parseBan(text *string, now time.Time) (until time.Time, given bool, err err
 	return now.Add(d).Truncate(time.Microsecond), true, nil
 }
 
-// addIdentities sets a new user's identities, and the metadata that follows from them.
+// addIdentities sets the identities of a new user, and the metadata that follows from them.
 func addIdentities(u *store.User, p flow.Attributes, app json.RawMessage, now time.Time) {
 	confirmed := map[string]bool{}
 	var providers []string

@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// adminUpdateOp is one call of AdminUpdate.
+// adminUpdateOp is the state of one call of AdminUpdate.
 type adminUpdateOp struct {
 	f            flow.Flow
 	by           flow.Actor
@@ -20,13 +20,13 @@ type adminUpdateOp struct {
 	email, phone string
 	hash         string
 	until        time.Time
-	bans         bool // ban_duration was given
+	bans         bool // the request has a ban_duration
 	user, app    store.MetadataPatch
 }
 
 // AdminUpdate changes a user on behalf of an administrator. Addresses change at once, and no message is sent. A new
-// password ends all sessions of the user, and so does an address that replaces another, since sessions opened by the
-// old address must not stay. A ban does not end sessions.
+// password ends all sessions of the user. So does, unless AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS is off, an address
+// that replaces another, since sessions opened by the old address must not stay. A ban does not end sessions.
 func (a *Users) AdminUpdate(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID,
 	p flow.Attributes) (store.User, error) {
 	f := a.core.Begin(req)
@@ -99,8 +99,8 @@ func (op *adminUpdateOp) validate() (err error) {
 	return err
 }
 
-// look reads which accounts have the new addresses, and the pending sign-up whose password and metadata a confirmation
-// would set.
+// look reads which accounts have the new addresses. It also reads the pending sign-up whose password and metadata the
+// user gets if the administrator confirms an address.
 func (op *adminUpdateOp) look(ctx context.Context, tx *flow.Tx, old store.User) (pending store.Token, err error) {
 	var other store.User
 	b := tx.Batch()
@@ -163,7 +163,7 @@ func (op *adminUpdateOp) fill(b *flow.Batch, old store.User, pending store.Token
 		p.UserMetadata.Set = flow.Merge(flow.MustJSON(facts), p.UserMetadata.Set)
 		i := flow.OwnIdentity(old.ID, way.provider, who, nil, p)
 		i.LastSignInAt = time.Time{}
-		if !way.confirm { // the flags of both addresses stay
+		if !way.confirm { // the flags email_verified and phone_verified keep their values
 			facts["sub"] = old.ID.String()
 			i.Data = flow.MustJSON(facts)
 		}
@@ -184,7 +184,7 @@ func (op *adminUpdateOp) fill(b *flow.Batch, old store.User, pending store.Token
 			op.adoptSignup(&p, old, pending)
 		}
 	}
-	if voids { // sent tokens prove an address or a right that no longer exists
+	if voids { // tokens that were sent prove an address or a right that no longer exists
 		flow.DropChanges(&p)
 	}
 	b.UpdateUser(p)
@@ -193,13 +193,13 @@ func (op *adminUpdateOp) fill(b *flow.Batch, old store.User, pending store.Token
 	}
 	if voids {
 		b.DeleteTokens(old.ID)
-		b.DeleteFlows(old.ID) // and the issued codes
+		b.DeleteFlows(old.ID) // the PKCE codes that were issued are void too
 		b.DeleteChallenges(old.ID)
 	}
 	op.audit(b, old)
 }
 
-// adoptSignup sets the password and metadata of the user's sign-up, unless the user has some.
+// adoptSignup sets the password and metadata of the user's pending sign-up, unless the user has some already.
 func (op *adminUpdateOp) adoptSignup(p *store.UserPatch, old store.User, pending store.Token) {
 	if op.hash == "" && old.PasswordHash == "" && pending.PasswordHash != "" {
 		p.PasswordHash = &pending.PasswordHash

@@ -16,7 +16,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// kindFactor is the kind, in the outbox, of an SMS with a factor's code.
+// kindFactor is the kind, in the outbox, of an SMS with the code of a second factor.
 const kindFactor = "mfa"
 
 // ChallengeFactor creates a challenge for one of the user's own factors. For a phone factor it sends a code.
@@ -51,7 +51,8 @@ func (a *Factors) ChallengeFactor(ctx context.Context, req flow.RequestInfo, pri
 	if q != nil {
 		err = q.RefusalOf(err)
 	}
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone) { // the factor was deleted meanwhile
+	// The factor was deleted in the meantime.
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone) {
 		err = errNoFactor
 	}
 	return ch, factor, refusal.Failure("challenge a factor", err)
@@ -59,7 +60,8 @@ func (a *Factors) ChallengeFactor(ctx context.Context, req flow.RequestInfo, pri
 
 var errNoFactor = refusal.Missing(refusal.CodeFactorNotFound, "Factor not found")
 
-// factorOf finds one of a user's own factors. Another user's factor is answered as an unknown one.
+// factorOf returns the user's factor with this ID. A factor of another user is answered like a factor that does not
+// exist.
 func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 	for _, factor := range u.Factors {
 		if factor.ID == id {
@@ -69,14 +71,14 @@ func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 	return store.Factor{}, errNoFactor
 }
 
-// challengeable returns one of the user's factors if it may be challenged. An unverified factor must not replace a
-// verified one: another person may have added it.
+// challengeable returns the user's factor with this ID if it may be challenged. It refuses an unverified factor to a
+// session that is below the level of the user's verified factor: another person may have added the unverified one.
 func challengeable(s *flow.Settings, principal flow.Principal, id uuid.UUID) (store.Factor, error) {
 	factor, err := factorOf(principal.User, id)
 	if err != nil {
 		return factor, err
 	}
-	if factor.Kind == store.FactorRecoveryCodes { // recovery codes have routes of their own
+	if factor.Kind == store.FactorRecoveryCodes { // recovery codes are verified by routes of their own
 		return factor, errFactorType
 	}
 	if err := checkVerify(s, factor.Kind); err != nil {
@@ -85,7 +87,8 @@ func challengeable(s *flow.Settings, principal flow.Principal, id uuid.UUID) (st
 	return factor, checkChallenge(factor, principal.User, principal.Session)
 }
 
-// checkChallenge keeps a session below aal2 from verifying a factor for the first time if the user has a verified one.
+// checkChallenge refuses to verify a factor for the first time in a session at aal1 if the user has a verified factor
+// already.
 func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
 	if !factor.Verified() && flow.IsBelowAAL2(u, v) {
 		return errEnrollLow
@@ -93,8 +96,8 @@ func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
 	return nil
 }
 
-// factorQuota checks whether an SMS may be sent now. Each factor has a pause of its own; the budgets are shared by all
-// SMS.
+// factorQuota returns the quota of a challenge's SMS, or a refusal if the SMS cannot be sent now. Each factor has a
+// pause of its own; all SMS share the budgets.
 func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor store.Factor,
 	channel string) (*flow.Quota, error) {
 	if err := f.Settings.Phone.CheckChannel(channel); err != nil {
@@ -112,7 +115,8 @@ func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor s
 	return q, q.LookUp(ctx, f)
 }
 
-// factorSMS chooses the code of a challenge and returns the SMS with it. A test number gets its fixed code and no SMS.
+// factorSMS chooses the code of a phone factor's challenge, and returns the SMS with the code. A test number gets its
+// fixed code and no SMS.
 func factorSMS(f *flow.Flow, factor store.Factor, ch *store.Challenge, channel string,
 	metadata json.RawMessage) (store.NewMessage, error) {
 	code, test := f.Settings.Phone.TestCode(factor.Phone, ch.CreatedAt)

@@ -18,26 +18,27 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// Enrolment is a request to enroll a factor.
+// Enrolment is a request to add a second factor.
 type Enrolment struct {
 	Kind         string `json:"factor_type"` // totp or phone
 	FriendlyName string `json:"friendly_name"`
-	Issuer       string `json:"issuer"` // totp; "" is the host of SITE_URL
+	Issuer       string `json:"issuer"` // of a TOTP factor; "" stands for the host of SITE_URL
 	Phone        string `json:"phone"`
 }
 
-// Enrolled is the enrolled factor. The TOTP key is shown here and never again.
+// Enrolled is the answer to an Enrolment. It is the only answer that shows the key of a TOTP factor.
 type Enrolled struct {
 	Factor store.Factor
-	// Phone is the number as spelled in the request.
+	// Phone is the phone number as the request spells it.
 	Phone               string
 	Secret, URI, QRCode string
 }
 
-// maxFactorText bounds a factor's name and issuer, in characters: the name is in an index, both are in a QR code.
+// maxFactorText is the maximum length in characters of a factor's name and issuer: the name is in an index, and both
+// are in a QR code.
 const maxFactorText = 255
 
-// EnrollFactor adds an unverified factor to the user.
+// EnrollFactor adds an unverified second factor to the user.
 func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p Enrolment) (Enrolled, error) {
 	f := a.core.Begin(req)
@@ -77,7 +78,7 @@ func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, princi
 	return out, refusal.Failure("enroll a factor", err)
 }
 
-// checkEnrolment makes the checks that need only the request.
+// checkEnrolment makes the checks that need only the request, and begins to fill out.
 func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
 	factor := &out.Factor
 	switch kind := store.FactorKind(p.Kind); kind {
@@ -113,8 +114,8 @@ func checkFactorText(name, issuer string) error {
 	return nil
 }
 
-// makeRoom checks whether a user may have one more factor, and returns the unverified factors to delete first: those
-// with the same number, and abandoned factors.
+// makeRoom checks whether a user may have one more factor. It returns the unverified factors to delete first: factors
+// with the same phone number, and factors that were abandoned.
 func makeRoom(s *flow.Settings, factor store.Factor, u store.User, v store.Session,
 	now time.Time) (stale []uuid.UUID, err error) {
 	verified := 0
@@ -155,7 +156,7 @@ func errFactorName(name string) error {
 		fmt.Sprintf("A factor with the friendly name %q for this user already exists", name))
 }
 
-// issuer returns the name of the site in an authenticator app.
+// issuer returns the name of the site that an authenticator app shows. asked is the name in the request.
 func issuer(s *flow.Settings, asked string) string {
 	if issuer := cmp.Or(asked, s.SiteName); issuer != "" {
 		return issuer
@@ -166,10 +167,10 @@ func issuer(s *flow.Settings, asked string) string {
 	return s.SiteURL
 }
 
-// accountName returns the name of the user in an authenticator app.
+// accountName returns the name of the user that an authenticator app shows.
 func accountName(u store.User) string { return cmp.Or(u.Email, u.Phone, u.ID.String()) }
 
-// sealKey returns the stored form of a TOTP key: sealed, and bound to the factor.
+// sealKey encrypts a TOTP key for the database and binds it to the factor with this ID.
 func sealKey(f *flow.Flow, id uuid.UUID, key []byte) []byte {
 	return f.Core.Root.Seal(secret.Factors, key, id[:])
 }

@@ -1,5 +1,5 @@
-// Package factor holds the flows of second factors: enrol, challenge, verify and remove, by the user or an
-// administrator.
+// Package factor holds the flows of second factors: the user enrolls, challenges, verifies and removes factors; an
+// administrator changes and removes them.
 package factor
 
 import (
@@ -13,7 +13,7 @@ import (
 // Factors has the entry points of the flows of second factors. Its methods may be called from any goroutine.
 type Factors struct{ core *flow.Core }
 
-// New returns the flows over what they share.
+// New returns the entry points over k, which holds what all flows share.
 func New(k *flow.Core) *Factors { return &Factors{k} }
 
 // kinds has the name of each kind of factor, and the codes of the refusals while the kind is switched off.
@@ -24,7 +24,7 @@ var kinds = map[store.FactorKind]struct{ name, enrollOff, verifyOff string }{
 	store.FactorRecoveryCodes: {"recovery codes", refusal.CodeRecoveryEnrollDisabled, refusal.CodeRecoveryVerifyDisabled},
 }
 
-// checkEnroll refuses to enroll factors of a kind that is switched off.
+// checkEnroll returns a refusal if the enrolment of factors of this kind is switched off.
 func checkEnroll(s *flow.Settings, k store.FactorKind) error {
 	if s.Factors.Switches(k).Enroll {
 		return nil
@@ -32,7 +32,7 @@ func checkEnroll(s *flow.Settings, k store.FactorKind) error {
 	return refusal.Unprocessable(kinds[k].enrollOff, "MFA enroll is disabled for "+kinds[k].name)
 }
 
-// checkVerify refuses to verify factors of a kind that is switched off.
+// checkVerify returns a refusal if the verification of factors of this kind is switched off.
 func checkVerify(s *flow.Settings, k store.FactorKind) error {
 	if s.Factors.Switches(k).Verify {
 		return nil
@@ -40,12 +40,12 @@ func checkVerify(s *flow.Settings, k store.FactorKind) error {
 	return refusal.Unprocessable(kinds[k].verifyOff, "MFA verification is disabled for "+kinds[k].name)
 }
 
-// isUsable reports whether a factor, other than recovery codes, can raise a session now.
+// isUsable reports whether a factor can raise a session to aal2 now. Recovery codes do not count.
 func isUsable(s *flow.Settings, o store.Factor) bool {
 	return o.Kind != store.FactorRecoveryCodes && o.Verified() && s.Factors.Switches(o.Kind).Verify
 }
 
-// leavesCodesAlone reports whether, without the removed factor, a user's recovery codes would be the only verified
+// leavesCodesAlone reports whether, once the factor removed is gone, a user's recovery codes would be the only verified
 // factor, or the only usable one.
 func leavesCodesAlone(s *flow.Settings, u store.User, removed store.Factor) bool {
 	if _, err := codesOf(u); err != nil || !removed.Verified() || removed.Kind == store.FactorRecoveryCodes {

@@ -22,24 +22,25 @@ import (
 const (
 	// codeCount is how many recovery codes a user gets at once.
 	codeCount = 10
-	// codeBytes is how many random bytes make a code, of 16 characters. Such a code cannot be guessed, so a MAC is
-	// enough to protect it.
+	// codeBytes is how many random bytes make a code; it has 16 characters. Such a code cannot be guessed, so a MAC
+	// suffices to protect it in the database.
 	codeBytes = 10
 )
 
-// crockford is Douglas Crockford's base32: without letters that look like digits or like each other.
+// crockford is Douglas Crockford's base32, which has no letters that look like digits or like each other.
 var crockford = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
-// misread replaces the characters that a reader may confuse in Crockford's base32, and removes the separators between
-// groups.
+// misread replaces characters that are easily confused with a character of Crockford's base32, and removes the hyphens
+// between groups.
 var misread = strings.NewReplacer("-", "", "i", "1", "l", "1", "o", "0")
 
-// normalCode returns the original spelling of a typed recovery code.
+// normalCode returns the original spelling of a recovery code that a user has typed.
 func normalCode(text string) string {
 	return misread.Replace(strings.ToLower(strings.Join(strings.Fields(text), "")))
 }
 
-// RecoveryCodes are a user's recovery codes. Codes is set only when they were just made: the codes are shown once.
+// RecoveryCodes are a user's recovery codes. Codes is set only when they have just been made, since the codes are shown
+// only once.
 type RecoveryCodes struct {
 	Factor store.Factor
 	store.RecoveryCodes
@@ -54,7 +55,7 @@ var (
 		"At least one other verified factor is required to generate recovery codes")
 )
 
-// codesOf finds a user's recovery codes among the factors.
+// codesOf returns the factor that stands for a user's recovery codes.
 func codesOf(u store.User) (store.Factor, error) {
 	i := slices.IndexFunc(u.Factors, func(o store.Factor) bool { return o.Kind == store.FactorRecoveryCodes })
 	if i < 0 {
@@ -63,12 +64,12 @@ func codesOf(u store.User) (store.Factor, error) {
 	return u.Factors[i], nil
 }
 
-// CheckRecoveryCodesEnroll refuses if the making of recovery codes is switched off.
+// CheckRecoveryCodesEnroll returns a refusal if recovery codes may not be generated.
 func (a *Factors) CheckRecoveryCodesEnroll() error {
 	return checkEnroll(a.core.Live(), store.FactorRecoveryCodes)
 }
 
-// CheckRecoveryCodesVerify refuses if the verification of recovery codes is switched off.
+// CheckRecoveryCodesVerify returns a refusal if recovery codes may not be used.
 func (a *Factors) CheckRecoveryCodesVerify() error {
 	return checkVerify(a.core.Live(), store.FactorRecoveryCodes)
 }
@@ -83,7 +84,8 @@ func (a *Factors) RecoveryCodes(ctx context.Context, principal flow.Principal) (
 	return out, refusal.Failure("count recovery codes", b.Send(ctx))
 }
 
-// GenerateRecoveryCodes makes recovery codes for the user; an empty name stands for the default name.
+// GenerateRecoveryCodes makes recovery codes for a user who has none. If name is empty, the factor gets the default
+// name.
 func (a *Factors) GenerateRecoveryCodes(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	name string) (RecoveryCodes, error) {
 	f := a.core.Begin(req)
@@ -114,7 +116,7 @@ func (a *Factors) GenerateRecoveryCodes(ctx context.Context, req flow.RequestInf
 	return out, refusal.Failure("generate recovery codes", err)
 }
 
-// RegenerateRecoveryCodes replaces all of the user's codes.
+// RegenerateRecoveryCodes replaces all of the user's recovery codes by new ones.
 func (a *Factors) RegenerateRecoveryCodes(ctx context.Context, req flow.RequestInfo,
 	principal flow.Principal) (out RecoveryCodes, err error) {
 	f := a.core.Begin(req)
@@ -134,7 +136,7 @@ func (a *Factors) RegenerateRecoveryCodes(ctx context.Context, req flow.RequestI
 	return out, refusal.Failure("regenerate recovery codes", err)
 }
 
-// DeleteRecoveryCodes removes the user's recovery codes, and takes back the level that they gave to sessions.
+// DeleteRecoveryCodes removes the user's recovery codes. Sessions that reached aal2 by a recovery code go back to aal1.
 func (a *Factors) DeleteRecoveryCodes(ctx context.Context, req flow.RequestInfo,
 	principal flow.Principal) (factor store.Factor, err error) {
 	f := a.core.Begin(req)
@@ -154,7 +156,7 @@ func (a *Factors) DeleteRecoveryCodes(ctx context.Context, req flow.RequestInfo,
 	return factor, refusal.Failure("delete recovery codes", err)
 }
 
-// checkGenerate checks whether a user may get recovery codes, and returns the abandoned factors to delete first.
+// checkGenerate checks whether a user may get recovery codes, and returns the abandoned factors that are deleted first.
 func checkGenerate(f *flow.Flow, factor store.Factor, u store.User, v store.Session) ([]uuid.UUID, error) {
 	if v.AAL < 2 {
 		return nil, errCodesLow("generate")
@@ -175,7 +177,7 @@ func checkGenerate(f *flow.Flow, factor store.Factor, u store.User, v store.Sess
 	return stale, nil
 }
 
-// ownCodes returns the user's recovery codes for a change that needs aal2.
+// ownCodes returns the user's recovery codes for a change that needs aal2. doing names the change in the refusal.
 func ownCodes(u store.User, v store.Session, doing string) (store.Factor, error) {
 	if v.AAL < 2 {
 		return store.Factor{}, errCodesLow(doing)
@@ -187,7 +189,7 @@ func errCodesLow(doing string) error {
 	return refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 required to "+doing+" recovery codes")
 }
 
-// newCodes makes codes for a factor.
+// newCodes makes new recovery codes for a factor.
 func newCodes(factor store.Factor) RecoveryCodes {
 	out := RecoveryCodes{Factor: factor, RecoveryCodes: store.RecoveryCodes{Total: codeCount, Remaining: codeCount}}
 	for range codeCount {
@@ -198,7 +200,7 @@ func newCodes(factor store.Factor) RecoveryCodes {
 	return out
 }
 
-// storeCodes replaces the codes of a factor, and resets the user's tries.
+// storeCodes adds the statements that replace the recovery codes of a factor and reset the user's tries.
 func storeCodes(f *flow.Flow, b *flow.Batch, action store.Action, by flow.Principal, out RecoveryCodes) {
 	macs := make([][]byte, len(out.Codes))
 	for i, code := range out.Codes {
@@ -210,14 +212,14 @@ func storeCodes(f *flow.Flow, b *flow.Batch, action store.Action, by flow.Princi
 		strconv.Itoa(codeCount)))
 }
 
-// codeTries returns the bucket of a user's wrong recovery codes; one try is refilled every 3 minutes.
+// codeTries returns the bucket of wrong recovery codes of a user. One try is refilled every 3 minutes.
 func codeTries(f *flow.Flow, user uuid.UUID) store.Limit {
 	return store.Limit{Key: f.LimitKey("recovery codes", user.String()), Size: 5, Refill: 15 * time.Minute}
 }
 
 var errWrongCode = refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid recovery code entered")
 
-// VerifyRecoveryCode uses up one of the user's recovery codes and raises the session like VerifyFactor.
+// VerifyRecoveryCode uses up one of the user's recovery codes, and raises the session as VerifyFactor does.
 func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	code string) (flow.Grant, error) {
 	f := a.core.Begin(req)
@@ -230,7 +232,7 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 	}
 	remaining := 0
 	op.find = func(u store.User) (store.Factor, error) {
-		factor, _ := codesOf(u) // if the user has no codes, every code is wrong
+		factor, _ := codesOf(u) // if the user has no recovery codes, every code is wrong
 		if op.passed != uuid.Nil && op.passed != factor.ID {
 			return factor, errWrongCode // removed while a hook was called
 		}
@@ -247,7 +249,8 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 	return op.grant(ctx)
 }
 
-// judgeRecoveryCode uses up the code if it is right, and takes a try if it is wrong.
+// judgeRecoveryCode uses up the recovery code if it is right, and takes a try if it is wrong. remaining gets the number
+// of codes that are left.
 func (op *verifyFactorOp) judgeRecoveryCode(ctx context.Context, tx *flow.Tx, remaining *int) error {
 	tries := codeTries(&op.f, op.principal.User.ID)
 	var levels []store.Level

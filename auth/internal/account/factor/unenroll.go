@@ -12,8 +12,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// UnenrollFactor removes one of the user's own factors, and takes back the level that the factor gave to sessions. To
-// remove a verified factor, the session needs aal2.
+// UnenrollFactor removes one of the user's own factors. Sessions that reached aal2 by it go back to aal1. To remove a
+// verified factor, the session must be at aal2.
 func (a *Factors) UnenrollFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	id uuid.UUID) error {
 	f := a.core.Begin(req)
@@ -52,7 +52,7 @@ var (
 			"delete your recovery codes.")
 )
 
-// removeFactor removes a factor, and takes back the level that the factor gave to sessions.
+// removeFactor adds the statements that remove a factor and lower the sessions that reached aal2 by it.
 func removeFactor(f *flow.Flow, b *flow.Batch, u store.User, factor store.Factor, notify bool) {
 	b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
 	b.DeleteFactors(u.ID, factor.ID)
@@ -61,14 +61,14 @@ func removeFactor(f *flow.Flow, b *flow.Batch, u store.User, factor store.Factor
 	}
 }
 
-// AdminFactors returns a user's factors by age.
+// AdminFactors returns a user's factors, oldest first.
 func (a *Factors) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Factor, error) {
 	u, err := a.core.UserOf(ctx, user)
 	return u.Factors, err
 }
 
-// AdminDeleteFactor removes a factor from a user who has lost it, and the recovery codes too if they would be the only
-// factor left. The user is notified.
+// AdminDeleteFactor removes a factor from a user who has lost it, and also the recovery codes if they would be the only
+// factor left. The user is notified by mail.
 func (a *Factors) AdminDeleteFactor(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	user, id uuid.UUID) (store.Factor, error) {
 	f := a.core.Begin(req)
@@ -90,7 +90,7 @@ func (a *Factors) AdminDeleteFactor(ctx context.Context, req flow.RequestInfo, b
 	return factor, refusal.Failure("delete a factor", err)
 }
 
-// FactorUpdate is an administrator's change of a factor; "" changes nothing.
+// FactorUpdate is an administrator's change of a factor. A field that is "" changes nothing.
 type FactorUpdate struct {
 	Factor       uuid.UUID `json:"-"`
 	FriendlyName string    `json:"friendly_name"`
@@ -137,7 +137,7 @@ func (a *Factors) AdminUpdateFactor(ctx context.Context, req flow.RequestInfo, b
 	return factor, refusal.Failure("update a factor", err)
 }
 
-// onFactor locks a user and runs do with one of the user's factors.
+// onFactor locks a user and runs do in a transaction, with the user and one of the user's factors.
 func onFactor(ctx context.Context, f *flow.Flow, user, id uuid.UUID, do func(*flow.Tx, store.User,
 	store.Factor) error) error {
 	return flow.OnUser(ctx, f, user, func(tx *flow.Tx, u store.User) error {

@@ -23,34 +23,37 @@ import (
 )
 
 // factorMisses is the size of a factor's bucket of wrong answers, for all clients together; one is refilled every 6
-// minutes. If the bucket is empty, right answers are refused too. A single challenge allows MaxMisses.
+// minutes. While the bucket is empty, right answers are refused too. In addition, a single challenge allows only
+// MaxMisses.
 const factorMisses = 10
 
-// verifyFactorOp is one call of VerifyFactor.
+// verifyFactorOp is the state of one call of VerifyFactor or VerifyRecoveryCode.
 type verifyFactorOp struct {
 	f         flow.Flow
 	principal flow.Principal
 	factor    store.Factor
 	challenge uuid.UUID
 	code      string
-	notify    bool // a notification may be sent
+	notify    bool // the budget allows a notification
 
-	find   func(store.User) (store.Factor, error)                           // the locked user's factor
-	judge  func(context.Context, *flow.Tx, store.User, store.Session) error // sets judged
-	judged bool                                                             // the code was checked
-	passed uuid.UUID                                                        // the factor, while a hook is called
-	done   func(*flow.Batch)                                                // called after a right code
+	find   func(store.User) (store.Factor, error)                           // returns the factor from the locked user
+	judge  func(context.Context, *flow.Tx, store.User, store.Session) error // checks the answer and sets judged
+	judged bool                                                             // the answer was checked
+	// passed is the ID of the factor whose answer was right, once a hook has been called.
+	passed uuid.UUID
+	// done is called after a right answer, with the batch that raises the session.
+	done func(*flow.Batch)
 
-	made *flow.CustomClaims // the token's claims, from a hook
+	made *flow.CustomClaims // claims of the access token, from the hook of access tokens
 
-	session store.Session // the raised session
+	session store.Session // the session at aal2
 	user    store.User
 	refresh token.Refresh
 }
 
-// VerifyFactor answers a challenge. A right answer raises the session to aal2 with a new refresh token, and ends the
-// user's sessions below aal2. Wrong answers are counted under the lock on the user, so that parallel answers get no
-// more tries.
+// VerifyFactor checks the answer to a challenge of a second factor. A right answer raises the session to aal2 with a
+// new refresh token, and ends the user's sessions below aal2. Wrong answers are counted under the lock on the user, so
+// that parallel answers get no more tries.
 func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p flow.FactorAnswer) (flow.Grant, error) {
 	f := a.core.Begin(req)
@@ -61,7 +64,7 @@ func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, princi
 	return op.grant(ctx)
 }
 
-// VerifyFactorConsole is VerifyFactor for a session of the admin console, which has no tokens.
+// VerifyFactorConsole does what VerifyFactor does for a session of the admin console, which has no tokens.
 func (a *Factors) VerifyFactorConsole(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p flow.FactorAnswer) error {
 	f := a.core.Begin(req)
@@ -75,7 +78,7 @@ func (a *Factors) VerifyFactorConsole(ctx context.Context, req flow.RequestInfo,
 	return refusal.Failure("verify a factor", op.run(ctx))
 }
 
-// verifying returns the operation that checks an answer to a challenge.
+// verifying returns the operation that checks the answer p to a challenge.
 func verifying(ctx context.Context, f *flow.Flow, principal flow.Principal,
 	p flow.FactorAnswer) (*verifyFactorOp, error) {
 	if principal.Session.ID == uuid.Nil {
@@ -102,7 +105,7 @@ func verifying(ctx context.Context, f *flow.Flow, principal flow.Principal,
 	return op, nil
 }
 
-// grant runs the operation, and signs the tokens of the raised session.
+// grant runs the operation, and signs the tokens of the session, now at aal2.
 func (op *verifyFactorOp) grant(ctx context.Context) (flow.Grant, error) {
 	err := op.run(ctx)
 	if errors.Is(err, store.ErrCredentialExists) {
@@ -114,8 +117,8 @@ func (op *verifyFactorOp) grant(ctx context.Context) (flow.Grant, error) {
 	return flow.SignGrant(&op.f, op.user, op.session, &op.refresh, op.made)
 }
 
-// run checks the answer and raises the session in one transaction, or in two if a hook is called in between, since no
-// connection and no lock may be held during the call.
+// run checks the answer and raises the session. It takes one transaction, or two if a hook is called in between, since
+// neither a connection nor a lock may be held during the call.
 func (op *verifyFactorOp) run(ctx context.Context) error {
 	ask := op.f.Settings.Factors.Attempt
 	apart := ask != nil || op.f.Settings.Hooks.Claims != nil
@@ -131,7 +134,8 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err == nil && op.f.Settings.Hooks.Claims != nil { // without a token, the client keeps the session and the refresh token that it has
+	// If the hook gives no claims, the session and its refresh token stay as they are.
+	if err == nil && op.f.Settings.Hooks.Claims != nil {
 		as := op.session
 		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(op.factor.Kind), op.f.Now)
 		op.made, err = flow.CustomClaimsOf(ctx, &op.f, op.user, as, "")
@@ -141,7 +145,7 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 	}
 	op.passed = op.factor.ID
 	return op.locked(ctx, func(tx *flow.Tx, u store.User, session store.Session) error {
-		if err := op.checkFactorLimit(u, session); err != nil { // another factor was verified meanwhile
+		if err := op.checkFactorLimit(u, session); err != nil { // another factor was verified in the meantime
 			return err
 		}
 		return op.raise(ctx, tx, u, session)
@@ -163,8 +167,8 @@ func (op *verifyFactorOp) misses() store.Limit {
 		Refill: time.Hour}
 }
 
-// judgeAnswer checks the answer, and uses up the challenge or counts the miss. A refusal by tx.Refuse commits, with the
-// miss; an error undoes the transaction.
+// judgeAnswer checks the answer. If it is right, the challenge is used up; otherwise the miss is counted. A refusal by
+// tx.Refuse commits the transaction, and with it the miss; an error rolls the transaction back.
 func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
 	var levels []store.Level
 	at, err := op.open(ctx, tx, func(b *flow.Batch) { b.Levels(&levels, op.misses()) })
@@ -191,7 +195,8 @@ func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.
 	return b.Send(ctx)
 }
 
-// open reads the challenge, and what read adds, and checks whether the challenge may be answered.
+// open reads the challenge, together with what the statements of read return, and checks whether the challenge may be
+// answered.
 func (op *verifyFactorOp) open(ctx context.Context, tx *flow.Tx,
 	read func(*flow.Batch)) (at store.Attempt, err error) {
 	b := tx.Batch()
@@ -203,7 +208,7 @@ func (op *verifyFactorOp) open(ctx context.Context, tx *flow.Tx,
 	return at, op.checkOpen(ctx, tx, at.Challenge)
 }
 
-// checkOpen checks whether a challenge may be answered.
+// checkOpen checks whether the challenge ch may be answered.
 func (op *verifyFactorOp) checkOpen(ctx context.Context, tx *flow.Tx, ch store.Challenge) error {
 	switch {
 	case ch.ID == uuid.Nil:
@@ -219,7 +224,7 @@ func (op *verifyFactorOp) checkOpen(ctx context.Context, tx *flow.Tx, ch store.C
 	return nil
 }
 
-// checkFactorLimit checks whether a right answer may add a verified factor.
+// checkFactorLimit checks whether a right answer may make the factor a verified one.
 func (op *verifyFactorOp) checkFactorLimit(u store.User, session store.Session) error {
 	if err := checkChallenge(op.factor, u, session); err != nil {
 		return err
@@ -241,7 +246,8 @@ func errChallengeExpired(id uuid.UUID) error {
 		fmt.Sprintf("MFA challenge %s has expired, verify against another challenge or create a new challenge.", id))
 }
 
-// check reports whether the code is right. reseal is the factor's key, sealed again if an earlier root key sealed it.
+// check reports whether the code is right. For a TOTP factor, step is the time step of the code. reseal is the factor's
+// key encrypted again, if an earlier root key had encrypted it.
 func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
 	if op.factor.Kind == store.FactorPhone {
 		macs := op.f.Core.Root.MACs(secret.OTP, kindFactor, op.challenge.String(), op.code)
@@ -261,8 +267,8 @@ func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, ri
 	return step, reseal, right, nil
 }
 
-// countMiss counts a wrong answer. Each caller that takes from the bucket has locked the user before, so there is no
-// deadlock. It does not count for a test number, whose fixed code is known anyway.
+// countMiss counts a wrong answer. All callers that take from the bucket have locked the user before, so they cannot
+// deadlock. Wrong answers for a test number do not count, since its fixed code is known anyway.
 func (op *verifyFactorOp) countMiss(ctx context.Context, tx *flow.Tx) error {
 	tx.Refuse(refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid TOTP code entered"))
 	if op.factor.Kind == store.FactorPhone {
@@ -278,7 +284,8 @@ func (op *verifyFactorOp) countMiss(ctx context.Context, tx *flow.Tx) error {
 	return b.Send(ctx)
 }
 
-// askHook asks the hook for the outcome of the attempt.
+// askHook calls the operator's hook with the result of the check, right or not. If the hook rejects the attempt, it
+// ends all sessions of the user and returns the refusal.
 func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
 	flow.FactorAttempt) (flow.Verdict, error), right bool) error {
 	verdict, err := ask(ctx, flow.FactorAttempt{User: op.principal.User.ID, Factor: op.factor.ID, Kind: op.factor.Kind,
@@ -295,7 +302,7 @@ func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
 		cmp.Or(verdict.Message, "Further MFA verification attempts will be rejected."))
 }
 
-// raise raises the session after a right answer.
+// raise raises the session to aal2, after a right answer.
 func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
 	op.refresh = token.Refresh{Session: session.ID, Secret: token.NewRefreshSecret()}
 	b := tx.Batch()
@@ -315,7 +322,7 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, 
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	if op.session.ID == uuid.Nil { // ended by a sign-out, which does not lock the user
+	if op.session.ID == uuid.Nil { // a sign-out, which does not lock the user, has ended the session
 		return flow.SessionNotFound()
 	}
 	op.refresh.Counter = op.session.Counter
@@ -327,7 +334,7 @@ func (op *verifyFactorOp) audit(action store.Action, pairs ...string) store.Audi
 		op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id", op.challenge.String())...)
 }
 
-// factorMethod returns the amr method of a factor.
+// factorMethod returns the amr method of a session in which a factor of kind k was verified.
 func factorMethod(k store.FactorKind) string {
 	if k == store.FactorTOTP {
 		return "totp"
@@ -335,11 +342,11 @@ func factorMethod(k store.FactorKind) string {
 	return "mfa/" + string(k)
 }
 
-// withMethod adds a method in front, and removes an older entry of the same method. Other entries are unchanged.
+// withMethod returns an amr list with the method in front. An older entry of the method is removed; other entries stay.
 func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessage {
 	list := []json.RawMessage{flow.MustJSON(token.AMR{Method: method, Timestamp: now.Unix()})}
 	var entries []json.RawMessage
-	_ = json.Unmarshal(old, &entries) // from PostgreSQL
+	_ = json.Unmarshal(old, &entries) // valid, since it comes from PostgreSQL
 	for _, e := range entries {
 		var m token.AMR
 		if json.Unmarshal(e, &m) == nil && m.Method != method {

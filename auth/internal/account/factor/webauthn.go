@@ -11,14 +11,14 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// The types of ceremonies as the client library names them.
+// The types of WebAuthn ceremonies, as the client library names them.
 const (
 	typeCreate  = "create"
 	typeRequest = "request"
 )
 
-// keyCeremony returns the ceremony of a security key's challenge: a registration for an unverified key, otherwise an
-// assertion. So, once a factor is verified, further answers to its registration are void.
+// keyCeremony returns the WebAuthn ceremony of a security key's challenge: a registration if the key is unverified,
+// otherwise an assertion. So once the key is verified, further answers to its registration are void.
 func keyCeremony(f *flow.Flow, factor store.Factor) (kind string, c webauthn.Ceremony) {
 	kind = typeCreate
 	if factor.Verified() {
@@ -28,7 +28,7 @@ func keyCeremony(f *flow.Flow, factor store.Factor) (kind string, c webauthn.Cer
 		Binding: []string{factor.ID.String()}}
 }
 
-// WebAuthnOptions returns the options of a security key's challenge, with their type: create or request.
+// WebAuthnOptions returns the WebAuthn options of a security key's challenge, with their type: create or request.
 func (a *Factors) WebAuthnOptions(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	factor store.Factor, challenge uuid.UUID) (kind string, options any, err error) {
 	f := a.core.Begin(req)
@@ -54,17 +54,17 @@ func (a *Factors) WebAuthnOptions(ctx context.Context, req flow.RequestInfo, pri
 	return kind, o, nil
 }
 
-// keyAnswer is a security key's answer to a challenge.
+// keyAnswer is a security key's answer to a challenge: made if kind is create, signed if it is request.
 type keyAnswer struct {
 	op        *verifyFactorOp
 	kind      string // create or request
 	made      *webauthn.Registration
 	signed    *webauthn.Assertion
 	malformed error
-	row       store.Credential // the row to insert, or the present row
+	row       store.Credential // the row to insert for a new key, else the row in the database
 }
 
-// answerWithKey sets the operation to judge a security key's answer.
+// answerWithKey makes op check a security key's answer instead of a code.
 func (op *verifyFactorOp) answerWithKey(p *flow.WebAuthnAnswer) error {
 	switch {
 	case p == nil:
@@ -84,7 +84,8 @@ func (op *verifyFactorOp) answerWithKey(p *flow.WebAuthnAnswer) error {
 	return nil
 }
 
-// judge checks the answer under the lock on the user. No bucket counts misses: a signature cannot be guessed.
+// judge checks the answer under the lock on the user. Wrong answers are not counted, since a signature cannot be
+// guessed.
 func (k *keyAnswer) judge(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
 	op := k.op
 	var all []store.Credential
@@ -124,13 +125,13 @@ func (k *keyAnswer) judge(ctx context.Context, tx *flow.Tx, u store.User, sessio
 		b = tx.Batch()
 	}
 	b.UseChallenge(op.challenge, op.f.Now)
-	if k.kind == typeRequest { // store the counter before a hook is called, as with a TOTP step
+	if k.kind == typeRequest { // store the signature counter before a hook is called, as the step of a TOTP code is
 		b.UseWebAuthn(k.row.ID, k.row.Key, op.f.Now)
 	}
 	return b.Send(ctx)
 }
 
-// verify checks a parsed answer and sets the row to store.
+// verify checks a parsed answer, and sets the row to store.
 func (k *keyAnswer) verify(all []store.Credential) (err error) {
 	op := k.op
 	kind, c := keyCeremony(&op.f, op.factor)
@@ -163,7 +164,7 @@ func (k *keyAnswer) verify(all []store.Credential) (err error) {
 	return err
 }
 
-// done stores a new credential, in the batch that raises the session.
+// done stores a new credential. It adds to the batch that raises the session.
 func (k *keyAnswer) done(b *flow.Batch) {
 	if k.kind == typeCreate {
 		k.row.LastUsedAt = k.op.f.Now

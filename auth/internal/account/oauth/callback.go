@@ -19,13 +19,14 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// OAuthResult is the result of a callback.
+// OAuthResult is the result of a callback: what the browser gets after an external provider has sent it back.
 type OAuthResult struct {
-	// RedirectTo is where the browser goes, also with an error; "" if the target is unknown because the state is not
-	// ours.
+	// RedirectTo is where the browser goes, also after an error; "" if the target is unknown, because this daemon did
+	// not issue the state.
 	RedirectTo string
 	Provider   string
-	// Grant is the session. In a PKCE flow Code is set instead, which the client exchanges for a session.
+	// Grant is the session that was opened. In a PKCE flow Code is set instead, which the client exchanges for a
+	// session.
 	Grant *flow.Grant
 	Code  string
 	User  uuid.UUID
@@ -33,9 +34,9 @@ type OAuthResult struct {
 
 var errStateUnknown = refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state not found or expired")
 
-// FinishOAuth handles a provider's answer, which the browser brings. cookie is the value of the cookie
-// StateCookie(state). A state is valid for one callback, whatever its result. The provider is queried before a
-// transaction begins.
+// FinishOAuth handles an external provider's answer, which the browser brings in a callback. cookie is the value of the
+// cookie named StateCookie(state). A state is valid for one callback, whatever its result. The provider is queried
+// before a transaction begins.
 func (a *Identities) FinishOAuth(ctx context.Context, req flow.RequestInfo, callback url.Values,
 	cookie string) (out OAuthResult, err error) {
 	f := a.core.Begin(req)
@@ -72,31 +73,33 @@ func (a *Identities) FinishOAuth(ctx context.Context, req flow.RequestInfo, call
 	return Arrive(ctx, f, p, out)
 }
 
-// Arrival is a profile that a provider gave, and what it is used for.
+// Arrival is a user's profile that an external provider gave, and what it is used for: a sign-in, an accepted
+// invitation or the linking of an identity.
 type Arrival struct {
 	provider.Profile
-	Aliases  []string // other names that its identities may be stored under
-	Optional bool     // the profile needs no address
-	// Native: the profile came as an ID token. Any other profile that needs an address and has none is refused before
-	// the database is queried.
+	Aliases  []string // other provider names under which its identities may be stored
+	Optional bool     // the profile need not have an e-mail address
+	// Native is set if the profile came in an ID token. Any other profile that needs an address and has none is refused
+	// before the database is queried.
 	Native bool
-	// Challenge: if given, the client gets a code, otherwise a session.
+	// Challenge is the PKCE challenge. If there is one, the client gets a PKCE code, otherwise a session.
 	Challenge flow.Challenge
 	Accepted  *provider.Accepted // the ID token, if it may be used only once
-	Invite    []byte             // the hash of an invitation's token
+	Invite    []byte             // hash of an invitation's token
 
-	// LinkUser requested the linking, by an access token of LinkSession at level LinkAAL; Nil: a sign-in.
+	// LinkUser is the user who requested the linking, by an access token of the session LinkSession at assurance level
+	// LinkAAL; Nil: the user signs in.
 	LinkUser, LinkSession uuid.UUID
 	LinkAAL               int
 }
 
-// Arrive signs in by a provider's profile, or links it, and writes the result into out.
+// Arrive signs in the user of a provider's profile, or links the profile's identity, and adds the result to out.
 func Arrive(ctx context.Context, f *flow.Flow, p Arrival, out OAuthResult) (OAuthResult, error) {
 	op := oauthOp{f: *f, Arrival: p, names: append([]string{p.Provider}, p.Aliases...)}
 	return op.finish(ctx, out)
 }
 
-// finish runs the operation and writes its result into out.
+// finish runs the operation and adds its result to out.
 func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, error) {
 	if op.LinkUser != uuid.Nil && op.Challenge.Given() && op.f.Settings.External.LinkingPKCE {
 		return op.issueLinkingCode(ctx, out)
@@ -118,7 +121,8 @@ func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, er
 	return out, nil
 }
 
-// useState uses up a state and checks it. Nothing in the request is trusted before, so its errors lead to SITE_URL.
+// useState uses up the state of a callback and checks it. Nothing else in the request is trusted before this check, so
+// its errors redirect the browser to SITE_URL.
 func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.ExternalState, error) {
 	if text == "" {
 		return store.ExternalState{}, refusal.Invalid(refusal.CodeBadOAuthCallback, "OAuth state parameter missing")
@@ -140,7 +144,8 @@ func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.Ext
 	case !f.Now.Before(st.ExpiresAt):
 		return st, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state has expired")
 	case st.CookieHash != nil && subtle.ConstantTimeCompare(st.CookieHash, hashOf(cookie)) == 0:
-		// The callback is another browser's: the user who opens it must not be signed in to that browser's account.
+		// Another browser began this sign-in: the user who opens the callback here must not be signed in to the account
+		// of that browser's user.
 		return st, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state was not issued to this browser")
 	}
 	if st.LinkingUser != uuid.Nil {
@@ -157,13 +162,14 @@ func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.Ext
 
 var errTargetGone = refusal.Unprocessable(refusal.CodeUserNotFound, "Linking target user not found")
 
-// providerTokens are a provider's tokens, in the form that is sealed in a flow.
+// providerTokens are an external provider's tokens, as they are encrypted in a flow.
 type providerTokens struct {
 	Token   string `json:"t,omitempty"`
 	Refresh string `json:"r,omitempty"`
 }
 
-// issueFlow returns the flow of a client with a PKCE challenge, and the hash of the flow's code.
+// issueFlow returns a flow with the client's PKCE challenge, and the hash of the flow's code. The code itself is in
+// op.code.
 func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	code, hash := token.NewLinkToken()
 	op.code = code
@@ -180,7 +186,7 @@ func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	return pkce, hash[:]
 }
 
-// giveTokens adds the provider's tokens in a flow to the grant of the flow's code.
+// giveTokens adds the external provider's tokens, which are encrypted in the flow pkce, to the grant.
 func giveTokens(f *flow.Flow, g *flow.Grant, pkce store.Flow) {
 	if pkce.ProviderTokens == nil {
 		return
@@ -196,14 +202,14 @@ func giveTokens(f *flow.Flow, g *flow.Grant, pkce store.Flow) {
 	g.ProviderToken, g.ProviderRefreshToken = tokens.Token, tokens.Refresh
 }
 
-// IDToken is a native sign-in.
+// IDToken is a native sign-in: the client has the ID token of an external provider already.
 type IDToken struct {
 	Request provider.IDTokenRequest
-	// Linking is the user to link the identity to; nil: a sign-in.
+	// Linking is the user to whom the identity is linked; nil: the user signs in.
 	Linking *flow.Principal
 }
 
-// SignInIDToken opens a session for the user of an ID token's identity, or links the identity.
+// SignInIDToken opens a session for the user whose identity an ID token proves, or links the identity.
 func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p IDToken) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	if p.Linking != nil {
@@ -242,7 +248,8 @@ func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p 
 	return *out.Grant, nil
 }
 
-// idTokenError returns the answer to an error: any but a refusal and those of package provider is the server's.
+// idTokenError returns the answer to an error. Errors other than refusals and errors of package provider are failures
+// of the server.
 func idTokenError(err error) error {
 	if r, ok := errors.AsType[*refusal.Refusal](err); ok {
 		return r
@@ -256,11 +263,11 @@ func idTokenError(err error) error {
 	return &provider.OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
 }
 
-// errSpent is the answer to an ID token that was used to sign in before.
+// errSpent is the answer to an ID token that was used to sign in before, if each may be used only once.
 var errSpent = &provider.OAuthError{Code: "invalid request", Description: "Bad ID token",
 	Err: errors.New("account: the ID token was used before")}
 
-// spendIDToken records an ID token in the transaction of its sign-in.
+// spendIDToken records that an ID token was used, in the transaction of its sign-in.
 func (op *oauthOp) spendIDToken(ctx context.Context, tx *flow.Tx) error {
 	if op.Accepted == nil {
 		return nil

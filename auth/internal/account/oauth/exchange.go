@@ -18,8 +18,8 @@ import (
 
 var errNoFlow = refusal.Missing(refusal.CodeFlowStateNotFound, "invalid flow state, no valid flow state found")
 
-// codeRetry is how long after its exchange a code may come again without ending the session: a client that lost the
-// answer may retry, or two tabs of a browser may exchange one code.
+// codeRetry is how long a PKCE code may be exchanged again without ending the session that it opened: a client that
+// lost the answer may retry, or two tabs of a browser may exchange the same code.
 const codeRetry = 10 * time.Second
 
 // exchangeCodeOp is one call of ExchangeCode.
@@ -29,24 +29,24 @@ type exchangeCodeOp struct {
 	verifier string
 	bearer   string
 
-	// The results of a transaction; each try sets them again.
+	// The results of the transaction; each try of the transaction sets them again.
 	pkce store.Flow
 	open flow.SessionDraft
 	user store.User
 }
 
-// CodeExchange is a code with the proof that it belongs to the client.
+// CodeExchange is a PKCE code, with the verifier that proves that the client requested it.
 type CodeExchange struct {
 	Code     string `json:"auth_code"`
 	Verifier string `json:"code_verifier"`
-	// Bearer is the request's token; "" or a service's: none.
+	// Bearer is the request's access token; "" if there is none, or if it is a service's token.
 	Bearer string `json:"-"`
 }
 
-// ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The first try
-// uses up the code, even with a wrong verifier; a try that ends in a 503 has changed nothing and may be repeated. If
-// the code comes again later with the right verifier, two clients have it: the session that the code opened ends (RFC
-// 9700 section 4.5).
+// ExchangeCode opens a session for a PKCE code, if the client knows the code's verifier (RFC 7636 section 4.5). The
+// first try uses up the code, even with a wrong verifier; only a try that ends in a 503 has changed nothing and may be
+// repeated. If the code is sent again later with the right verifier, two clients have it: then the session that the
+// code opened ends (RFC 9700 section 4.5).
 func (a *Identities) ExchangeCode(ctx context.Context, req flow.RequestInfo, p CodeExchange) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	if p.Code == "" || p.Verifier == "" {
@@ -74,7 +74,7 @@ func (a *Identities) ExchangeCode(ctx context.Context, req flow.RequestInfo, p C
 	return g, nil
 }
 
-// write is the transaction: it uses the code up and opens the session.
+// write runs within the transaction: it uses up the code and opens the session.
 func (op *exchangeCodeOp) write(ctx context.Context, tx *flow.Tx) error {
 	refused, err := op.takeCode(ctx, tx, uuid.New())
 	f := &op.pkce
@@ -95,12 +95,13 @@ func (op *exchangeCodeOp) write(ctx context.Context, tx *flow.Tx) error {
 	op.user, err = tx.OpenSession(ctx, store.OpenSession{Session: op.open.Row,
 		Audit: op.f.Audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
 	if errors.Is(err, store.ErrNotFound) {
-		return nil // the code is used up, and no session is opened
+		return nil // the transaction commits: the code is used up, and no session is opened
 	}
 	return err
 }
 
-// takeCode uses up the code for a session. refused is why the code opens no session; the code is used up in any case.
+// takeCode uses up the code and notes the session that it opens. refused is why the code opens no session; the code is
+// used up nevertheless.
 func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *flow.Tx, session uuid.UUID) (refused, err error) {
 	op.pkce, err = tx.TakeFlow(ctx, op.hash, session, op.f.Now)
 	f := &op.pkce
@@ -123,7 +124,8 @@ func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *flow.Tx, session uui
 	return refused, nil
 }
 
-// recordMiss records a refused code, at most once a minute for each user, and once for all unknown codes.
+// recordMiss writes an audit row about a refused code, at most once a minute for each user, and for all unknown codes
+// together.
 func (op *exchangeCodeOp) recordMiss(ctx context.Context, tx *flow.Tx, reason string) error {
 	b := tx.Batch()
 	op.f.AuditSeldom(b, "code note", op.pkce.User.String(),
@@ -131,8 +133,8 @@ func (op *exchangeCodeOp) recordMiss(ctx context.Context, tx *flow.Tx, reason st
 	return b.Send(ctx)
 }
 
-// endReused ends the session that a used code opened, if the code comes again after codeRetry. With a wrong verifier it
-// ends no session: the code has leaked, but the verifier has not.
+// endReused ends the session that a code opened, if the code is sent again after codeRetry. With a wrong verifier it
+// ends nothing: then the code has leaked, but the verifier has not.
 func (op *exchangeCodeOp) endReused(ctx context.Context, tx *flow.Tx) error {
 	if !op.f.Now.After(op.pkce.UsedAt.Add(codeRetry)) || !proves(op.pkce, op.verifier) {
 		return nil
@@ -140,7 +142,7 @@ func (op *exchangeCodeOp) endReused(ctx context.Context, tx *flow.Tx) error {
 	return tx.Run(ctx, func(b *flow.Batch) { b.EndByReuse(op.pkce.Session, op.f.Now, op.f.Req.IP) })
 }
 
-// noSessionReason distinguishes a banned user from a deleted one.
+// noSessionReason returns why a code opened no session: whether the user is banned or deleted.
 func noSessionReason(ctx context.Context, f *flow.Flow, user uuid.UUID) error {
 	u, err := f.Core.DB.User(ctx, user)
 	switch {
@@ -151,10 +153,10 @@ func noSessionReason(ctx context.Context, f *flow.Flow, user uuid.UUID) error {
 	case u.BannedUntil.After(f.Now):
 		return refusal.Denied(refusal.CodeUserBanned, "User is banned")
 	}
-	return errNoFlow // nothing is wrong any more
+	return errNoFlow // the reason is gone by now
 }
 
-// proves reports whether a verifier belongs to a flow's challenge (RFC 7636 section 4.6).
+// proves reports whether a verifier matches the PKCE challenge of a flow (RFC 7636 section 4.6).
 func proves(f store.Flow, verifier string) bool {
 	got := verifier
 	if f.ChallengeMethod == "s256" {

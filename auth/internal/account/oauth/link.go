@@ -28,7 +28,7 @@ var (
 	errLinkingNeedsPKCE = refusal.NotValid("Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')")
 )
 
-// checkLinking checks whether a user may change the account's identities.
+// checkLinking checks whether a user may link and unlink identities.
 func checkLinking(s *flow.Settings, u store.User, v store.Session) error {
 	if !s.External.ManualLinking {
 		return errManualLinking
@@ -36,7 +36,8 @@ func checkLinking(s *flow.Settings, u store.User, v store.Session) error {
 	return checkLinkingLevel(s, u, v)
 }
 
-// checkLinkingLevel requires the second factor of a user who has one: a linked identity replaces the first factor.
+// checkLinkingLevel refuses a session at aal1 if the user has a second factor: a linked identity replaces the first
+// factor.
 func checkLinkingLevel(s *flow.Settings, u store.User, v store.Session) error {
 	if s.External.LinkingAAL2 && flow.IsBelowAAL2(u, v) {
 		return refusal.Denied(refusal.CodeInsufficientAAL,
@@ -45,8 +46,8 @@ func checkLinkingLevel(s *flow.Settings, u store.User, v store.Session) error {
 	return nil
 }
 
-// linkIdentity links an identity to the account of the user who requested it. It checks the user again, who may be
-// deleted, banned or signed out by now.
+// linkIdentity links an identity to the account of the user who requested it. It checks the user again, who may have
+// been deleted, banned or signed out since the request.
 func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 	old, err := tx.LockUser(ctx, op.LinkUser)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !old.DeletedAt.IsZero() {
@@ -90,7 +91,7 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 	w.findIdentity()
 	w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider,
 		"provider_id", w.identity.ProviderID)
-	if op.emails.has(old.Email) { // a session of the account requested it, so no session ends
+	if op.emails.has(old.Email) { // a session of the account has requested the linking, so no session ends
 		flow.NoteProof(&w.patch, old, old.Email)
 	}
 	if old.Email == "" {
@@ -103,13 +104,14 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 	return w.finish(ctx)
 }
 
-// adoptEmail gives a user without an address the provider's address. An unverified address is only pending, as in a
-// change of address: until it is confirmed by mail, it belongs to no account and blocks no other account.
+// adoptEmail gives a user without an address the address of the linked identity. An address that the provider has not
+// verified is only pending, as in a change of address: until it is confirmed by mail, it belongs to no account and
+// blocks no other account.
 func (w *oauthTx) adoptEmail(found []store.Match) error {
 	best := w.op.emails.best
 	switch {
 	case best == "":
-		w.patch.IsAnonymous = new(false) // the identity is a way to sign in again
+		w.patch.IsAnonymous = new(false) // the linked identity is a way to sign in, so the user is no longer anonymous
 		return nil
 	case w.isTaken(found):
 		return refusal.Invalid(refusal.CodeEmailExists, flow.ErrEmailExists.Msg)
@@ -137,14 +139,14 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 	return err
 }
 
-// isTaken reports whether another user has the address.
+// isTaken reports whether another user has the identity's best address.
 func (w *oauthTx) isTaken(found []store.Match) bool {
 	return slices.ContainsFunc(found, func(m store.Match) bool {
 		return m.How != store.BySubject && m.Email == w.op.emails.best && m.User != w.old.ID
 	})
 }
 
-// joinAMR joins the methods of two sessions, the newer session's first.
+// joinAMR joins the amr lists of two sessions, with the newer session's methods first.
 func joinAMR(newer, older json.RawMessage) json.RawMessage {
 	var a, b []token.AMR
 	if json.Unmarshal(newer, &a) != nil || json.Unmarshal(older, &b) != nil {
@@ -158,23 +160,25 @@ func joinAMR(newer, older json.RawMessage) json.RawMessage {
 	return flow.MustJSON(a)
 }
 
-// pendingLink is an identity, sealed in a flow, that the exchange of the flow's code will link.
+// pendingLink is an identity that will be linked when the code of a flow is exchanged. It is stored in the flow,
+// encrypted.
 type pendingLink struct {
 	Profile    provider.Profile `json:"profile"`
 	RedirectTo string           `json:"redirect_to"`
 }
 
-// issueLinkingCode answers a callback that links an identity: the browser gets a code, and nothing is linked until the
-// client that requested the linking exchanges the code. Otherwise, if another person opened the URL that begins the
-// linking, that person's identity would be linked to the requester's account.
+// issueLinkingCode answers a callback that links an identity. The browser gets a code, and the identity is linked only
+// when the client that requested the linking exchanges the code. Otherwise, if another person opened the URL that
+// begins the linking, that person's identity would be linked to the requester's account.
 func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuthResult, error) {
-	op.f.Tick() // the provider's answer may have taken long
+	op.f.Tick() // the provider may have taken long to answer
 	f, hash := op.issueFlow(op.LinkUser)
 	text, err := json.Marshal(pendingLink{op.Profile, op.f.Req.RedirectTo})
 	if err != nil {
 		return out, fmt.Errorf("account: profile of %s: %w", op.Profile.Provider, err)
 	}
-	f.Linked, f.ProviderTokens = op.f.Core.Root.Seal(secret.ExternalStates, text, f.ID[:]), nil // sealed too
+	// The profile in Linked has these tokens too.
+	f.Linked, f.ProviderTokens = op.f.Core.Root.Seal(secret.ExternalStates, text, f.ID[:]), nil
 	f.LinkingSession, f.LinkingAAL = op.LinkSession, op.LinkAAL
 	if err := op.f.Run(ctx, func(b *flow.Batch) { b.InsertIssuedFlow(f, hash) }); errors.Is(err, store.ErrUserGone) {
 		return out, errTargetGone
@@ -185,11 +189,11 @@ func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuth
 	return out, nil
 }
 
-// errLinksIdentity ends the transaction of an exchange whose code links an identity; the code stays unused.
+// errLinksIdentity ends the transaction of an exchange if its code links an identity. The code stays unused.
 var errLinksIdentity = errors.New("account: the code links an identity")
 
-// checkBearer refuses the token of a user who has not requested the link. The request needs no token: the client
-// library sends none, and the verifier proves that the same client requested the link.
+// checkBearer refuses the access token of a user other than the one who requested the linking. A token is not required:
+// the client library sends none, and the verifier proves that the same client requested the linking.
 func (op *exchangeCodeOp) checkBearer() error {
 	var claims token.Claims
 	if user, _, err := op.f.Core.ReadIDs(&claims, op.bearer, op.f.Now); err == nil && user != op.pkce.User {
@@ -198,7 +202,7 @@ func (op *exchangeCodeOp) checkBearer() error {
 	return nil
 }
 
-// link links the flow's pending identity, and opens the session.
+// link links the identity that is pending in the flow, and opens the session.
 func (op *exchangeCodeOp) link(ctx context.Context) (flow.Grant, error) {
 	f := op.pkce
 	text, _, err := op.f.Core.Root.Open(secret.ExternalStates, f.Linked, f.ID[:])
@@ -224,7 +228,7 @@ func (op *exchangeCodeOp) link(ctx context.Context) (flow.Grant, error) {
 	return *out.Grant, nil
 }
 
-// spendCode uses up a code after a refusal that a retry would not change.
+// spendCode uses up a code after the refusal refused, unless a retry might succeed. It returns refused.
 func (op *exchangeCodeOp) spendCode(ctx context.Context, refused error) error {
 	r, ok := errors.AsType[*refusal.Refusal](refused)
 	if !ok || r.Kind != refusal.KindDenied && r.Kind != refusal.KindUnprocessable && r.Kind != refusal.KindInvalid {
@@ -237,10 +241,10 @@ func (op *exchangeCodeOp) spendCode(ctx context.Context, refused error) error {
 	return cmp.Or(refusal.Failure("exchange a code", err), refused)
 }
 
-// linkByCode uses the code up and links the identity in one transaction.
+// linkByCode uses up the code and links the identity, in one transaction.
 func (op *oauthOp) linkByCode(ctx context.Context, tx *flow.Tx) error {
 	refused, err := op.exchange.takeCode(ctx, tx, uuid.New())
-	if err != nil || refused != nil { // the code was used or ended meanwhile
+	if err != nil || refused != nil { // the code was used, or it expired, in the meantime
 		return cmp.Or(err, refused)
 	}
 	return op.linkIdentity(ctx, tx)

@@ -1,5 +1,6 @@
-// Package oauth holds the flows of external providers: the redirect to a provider and the callback, the choice of the
-// account for an identity, linking and unlinking, ID tokens, and the exchange of a PKCE code for a session.
+// Package oauth holds the flows of external providers: the redirect of the browser to a provider and its callback, the
+// choice of the account for an identity, linking and unlinking of identities, sign-in by ID tokens, and the exchange of
+// a PKCE code for a session.
 package oauth
 
 import (
@@ -26,33 +27,35 @@ import (
 // Identities has the entry points of the flows of external providers. Its methods may be called from any goroutine.
 type Identities struct{ core *flow.Core }
 
-// New returns the flows over what they share.
+// New returns the entry points over k, which holds what all flows share.
 func New(k *flow.Core) *Identities { return &Identities{k} }
 
-// OAuthStart requests a provider's URL, to which the browser is sent.
+// OAuthStart requests the URL of an external provider, to which the browser is redirected.
 type OAuthStart struct {
 	Provider, Scopes string
-	// Params are the request's query; parameters that are not this service's own are passed on to the provider.
+	// Params is the request's query. Parameters that this daemon does not use itself are passed on to the provider.
 	Params    url.Values
 	Challenge flow.Challenge
-	// InviteToken is the token of an invitation's link.
+	// InviteToken is the token of an invitation's link, if the sign-in accepts an invitation.
 	InviteToken string
-	// Linking is the user to link the identity to; nil: it is a sign-in.
+	// Linking is the user to whom the identity is linked; nil: the user signs in.
 	Linking *flow.Principal
 }
 
-// OAuthStarted is the provider's URL, with a cookie for the browser.
+// OAuthStarted is the answer to an OAuthStart: the provider's URL, and a cookie for the browser.
 type OAuthStarted struct {
 	URL string
-	// CookieName and CookieValue are the cookie, for the time Life; "" if the browser need not be recognized.
+	// CookieName and CookieValue are a cookie that lives for the time Life. CookieName is "" if the callback may come
+	// from any browser.
 	CookieName, CookieValue string
 	Life                    time.Duration
-	// CrossSite: the callback is a POST from the provider's page.
+	// CrossSite is set if the callback will be a POST from the provider's page, so the cookie must be sent across
+	// sites.
 	CrossSite bool
 }
 
-// StartOAuth begins a sign-in, or the linking of an identity. The state in the URL is a random ID; the data of the
-// state is stored here.
+// StartOAuth begins a sign-in with an external provider, or the linking of an identity. The state in the URL is a
+// random ID; the data that belongs to it is stored in the database.
 func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAuthStart) (OAuthStarted, error) {
 	f := a.core.Begin(req)
 	if p.Linking != nil {
@@ -89,7 +92,8 @@ func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAu
 	}
 	st.Private = f.Core.Root.Seal(secret.ExternalStates, begun.Private, st.Hash)
 	out := OAuthStarted{URL: begun.URL, Life: f.Settings.FlowLife, CrossSite: via.FormPost()}
-	if p.Linking == nil && f.Settings.External.StateCookie { // the callback must come from the browser that begins
+	// The callback must come from the browser that begins the sign-in.
+	if p.Linking == nil && f.Settings.External.StateCookie {
 		var random [32]byte
 		rand.Read(random[:])
 		out.CookieName, out.CookieValue = StateCookie(state), base64.RawURLEncoding.EncodeToString(random[:])
@@ -98,19 +102,19 @@ func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAu
 	return out, refusal.Failure("external state", f.Run(ctx, func(b *flow.Batch) { b.InsertExternalState(st) }))
 }
 
-// StateCookie returns the name of the cookie that belongs to a state. Each flow has a cookie of its own. The state
-// cannot be read back from the name.
+// StateCookie returns the name of the cookie that belongs to a state, so that each sign-in under way has a cookie of
+// its own. The state cannot be computed from the name.
 func StateCookie(state string) string {
 	return "gatehouse-state-" + hex.EncodeToString(hashOf(strings.ToLower(state))[:8])
 }
 
-// hashOf returns the hash by which the store knows a state, or the value of its cookie.
+// hashOf returns the hash by which the store finds a state, or compares the value of its cookie.
 func hashOf(text string) []byte {
 	sum := sha256.Sum256([]byte(text))
 	return sum[:]
 }
 
-// enabledProvider returns an enabled provider.
+// enabledProvider returns the provider with this name, or a refusal if it is unknown or not enabled.
 func enabledProvider(s *flow.Settings, name string) (*provider.Provider, error) {
 	if s.External.Providers == nil {
 		return nil, refusal.NotValid("Unsupported provider: provider is not enabled")
@@ -122,7 +126,7 @@ func enabledProvider(s *flow.Settings, name string) (*provider.Provider, error) 
 	return via, nil
 }
 
-// invitationHash returns the hash of an open invitation; nil without a token.
+// invitationHash returns the hash of an invitation's token if the invitation is still open; nil if inviteToken is "".
 func invitationHash(ctx context.Context, f *flow.Flow, inviteToken string) ([]byte, error) {
 	if inviteToken == "" {
 		return nil, nil
@@ -148,12 +152,12 @@ func invitationHash(ctx context.Context, f *flow.Flow, inviteToken string) ([]by
 	return hash, nil
 }
 
-// ProviderRefused is a refusal by a provider; the application gets the provider's text.
+// ProviderRefused is an external provider's refusal. The application gets the provider's text.
 type ProviderRefused struct{ Code, Description string }
 
 func (e *ProviderRefused) Error() string { return "the provider refused: " + e.Code }
 
-// providerError converts an error of package provider to an error of this package.
+// providerError converts an error of package provider to a Refusal, and returns other errors unchanged.
 func providerError(err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
 	if !ok {
@@ -163,14 +167,14 @@ func providerError(err error) error {
 		return &ProviderRefused{Code: e.OAuth, Description: e.Message}
 	}
 	r := &refusal.Refusal{Kind: refusal.KindFailed, Code: e.Code, Msg: e.Message, Err: e.Err}
-	if e.Status == http.StatusBadRequest { // the other status is 500
+	if e.Status == http.StatusBadRequest { // the only other status is 500
 		r.Kind = refusal.KindInvalid
 	}
 	return r
 }
 
-// invitationLink returns the hash of an invitation's token, in our form or in the former service's; isFormer says
-// which.
+// invitationLink returns the hash of the token in an invitation's link. isFormer says whether the former service
+// (supabase/auth) has mailed the link. ok is false if text is malformed.
 func invitationLink(f *flow.Flow, text string) (hash []byte, isFormer, ok bool) {
 	if hash, _, ok = flow.LinkHash(text); ok || !f.CarriesLinks() {
 		return hash, false, ok

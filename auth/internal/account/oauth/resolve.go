@@ -14,18 +14,18 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// providerEmails are the addresses that a provider gave for a user.
+// providerEmails are the addresses of a user that an external provider gave.
 type providerEmails struct {
 	all      []string // each once
 	verified []string
 	// best is the primary address if it is verified, else the first verified address, else the primary address, else
-	// the last address; "" if there is none.
+	// the last address. It is "" if there is no address.
 	best string
 }
 
 func (a *providerEmails) bestVerified() bool { return a.has(a.best) }
 
-// has reports whether the provider has verified an address.
+// has reports whether the provider has verified this address.
 func (a *providerEmails) has(address string) bool {
 	return address != "" && slices.Contains(a.verified, address)
 }
@@ -60,35 +60,37 @@ func judgeEmails(told []provider.Email) providerEmails {
 	return a
 }
 
-// resolution is what the identity of a provider leads to (docs/providers.md#who-signs-in).
+// resolution says which account a provider's identity leads to (docs/providers.md#who-signs-in).
 type resolution uint8
 
 const (
-	userKnown     resolution = iota + 1 // the identity is known
-	userLinked                          // the identity is new; a user has proven one of its addresses
-	userCreated                         // the identity is new; no user has proven an address
-	userAmbiguous                       // the identity is new; several users have proven addresses
+	userKnown resolution = iota + 1 // an account has the identity
+	// The identity is new, and is added to an existing account that has one of its addresses.
+	userLinked
+	userCreated   // the identity is new, and gets a new account
+	userAmbiguous // the identity is new, but several users have proven its addresses
 )
 
-// accountDecision says which user is signed in. It is comparable: the decision is made again under the lock, and must
-// be the same.
+// accountDecision says which user is signed in. It is comparable: the decision is made again once the user is locked,
+// and must be the same then.
 type accountDecision struct {
 	resolution resolution
 	user       uuid.UUID // of userKnown and userLinked
-	email      string    // of userCreated: the new user's address; "" if there is none, or another user has it
-	// free: no other user has the best address.
+	// Of userCreated: address of the new user; "" if the provider gave none, or another user has it.
+	email string
+	// free is set if no other user has the best address.
 	free bool
-	// yields is the user who loses the best address, because only a setting had confirmed it; Nil: none.
+	// yields is the user who loses the best address, because only autoconfirm had confirmed it; Nil: there is none.
 	yields uuid.UUID
-	// abandoned is a user who has only this identity and never signed in, and who is deleted before the identity is
-	// added again; Nil: none.
+	// abandoned is a user who has only this identity and never signed in. The user is deleted before the identity is
+	// added to another account; Nil: there is none.
 	abandoned uuid.UUID
 }
 
-// resolveAccount decides which account an identity leads to. An address leads to a user only if this provider has
-// verified it and the user has proven it, by confirming the address or by another provider that has verified it.
-// Without such a user, the identity gets an account that has the address and was confirmed by nobody, or only by a
-// setting.
+// resolveAccount decides which account an identity leads to. An address of the identity leads to an account only if
+// this provider has verified the address and the account's user has proven it, by confirming it or by another provider
+// that has verified it. Without such a user, the identity is added to an account that has the address without a proof:
+// nobody has confirmed it, or only autoconfirm has. Otherwise it gets a new account.
 func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 	d := accountDecision{resolution: userCreated, email: a.best, free: true}
 	var proven, waiting []uuid.UUID
@@ -117,7 +119,7 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 			if !slices.Contains(proven, m.User) {
 				proven = append(proven, m.User)
 			}
-		} else if m.Email == a.best { // of unconfirmed accounts, the one with the best address is preferred
+		} else if m.Email == a.best { // among unconfirmed accounts, the one with the best address is preferred
 			waiting = slices.Insert(waiting, 0, m.User)
 		} else {
 			waiting = append(waiting, m.User)
@@ -131,7 +133,7 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 		d = accountDecision{resolution: userLinked, user: proven[0], abandoned: d.abandoned}
 	case len(waiting) > 0:
 		d = accountDecision{resolution: userLinked, user: waiting[0], abandoned: d.abandoned}
-	case !d.free: // not proven: a proven address would have led to its user
+	case !d.free: // nobody has proven the address, else it would have led to its user
 		d.email = ""
 	}
 	if d.resolution != userCreated && d.yields != uuid.Nil {
@@ -143,33 +145,35 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 	return d
 }
 
-// emailOutcome says what happens to a user's address in a sign-in by a provider.
+// emailOutcome says what happens to the user's address in a sign-in with an external provider.
 type emailOutcome struct {
-	// adopt is the proven address that a user without an address gets.
+	// adopt is the proven address that a user without an address gets; "": none.
 	adopt string
-	// confirm: the user's address is proven.
+	// confirm is set if the user's address becomes confirmed.
 	confirm bool
-	// claim: the account was unconfirmed until now, so other ways into it are removed.
+	// claim is set if nobody had proven the address of the account until now, so that other ways to sign in to it are
+	// removed.
 	claim bool
-	// confirmByMail: a mail to the user requests confirmation of the address.
+	// confirmByMail is set if the user gets a mail that asks to confirm the address.
 	confirmByMail bool
-	// refuse: the sign-in is refused, with confirmByMail until the user has confirmed the address.
+	// refuse is set if the sign-in is refused. With confirmByMail, it is refused until the user has confirmed the
+	// address.
 	refuse bool
-	// unproven: only a setting confirms the address. live: only a setting had confirmed the address so far, so that the
-	// account was in use, and its metadata and verified factors stay.
+	// unproven is set if only autoconfirm confirms the address. live is set if until now only autoconfirm had confirmed
+	// the address: the account was in use, so its metadata and verified factors stay.
 	unproven, live bool
 }
 
-// refusesOutright reports whether the sign-in is refused with nothing to confirm.
+// refusesOutright reports whether the sign-in is refused and there is no address that the user could confirm.
 func (v emailOutcome) refusesOutright() bool { return v.refuse && !v.confirmByMail }
 
-// emailRules are the settings that an emailOutcome depends on.
+// emailRules are the settings on which an emailOutcome depends.
 type emailRules struct {
 	optional, autoconfirm, allowUnverified, claim bool
 }
 
-// reconcileEmail returns the outcome for an existing or a new user. Only the proven address becomes confirmed, never
-// another address of the account.
+// reconcileEmail returns what happens to the address of an existing or a new user u. Only an address that the provider
+// has verified or autoconfirm accepts becomes confirmed, never another address of the account.
 func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRules) emailOutcome {
 	if !u.EmailConfirmedAt.IsZero() {
 		proves := u.EmailUnproven && a.has(u.Email)
@@ -192,7 +196,7 @@ func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRu
 	return emailOutcome{confirmByMail: true, refuse: !r.allowUnverified}
 }
 
-// confirmedAt returns the time at which a new user's address counts as confirmed; zero: it is unconfirmed.
+// confirmedAt returns the time at which a new user's address counts as confirmed; zero if the address is unconfirmed.
 func (v emailOutcome) confirmedAt(now time.Time) time.Time {
 	if v.confirm {
 		return now
@@ -200,17 +204,17 @@ func (v emailOutcome) confirmedAt(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// maxProfile limits the size of a provider's profile, which gets into every token of the user.
+// maxProfile limits the size of a provider's profile, which is part of every access token of the user.
 const maxProfile = 16 << 10
 
-// storableAddress reports whether a provider's address can be stored and compared. The address need not be valid by the
-// rules of this service.
+// storableAddress reports whether an address from a provider can be stored and compared. It need not be valid by this
+// daemon's own rules for addresses.
 func storableAddress(s string) bool {
 	return s != "" && len(s) <= 255 && utf8.ValidString(s) && strings.Contains(s, "@") &&
 		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
 }
 
-// nameKeys are the members that Apple sends on the first sign-in only.
+// nameKeys are the profile members that Apple sends only when a user signs in for the first time.
 var nameKeys = []string{"name", "full_name", "family_name", "given_name", "middle_name", "nickname"}
 
 // identityData returns the data that is stored with an identity and merged into user_metadata. Apple's names
@@ -225,7 +229,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 	named := slices.ContainsFunc(nameKeys, func(key string) bool { return data[key] != nil })
 	if p.Provider == "apple" && !named && len(old) > 0 {
 		var before map[string]any
-		_ = json.Unmarshal(old, &before) // from PostgreSQL
+		_ = json.Unmarshal(old, &before) // valid, since it comes from PostgreSQL
 		for _, key := range nameKeys {
 			if v := before[key]; v != nil {
 				data[key] = v
@@ -251,7 +255,8 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 	return text
 }
 
-// matched returns the address by which other identities are linked to the account: only a verified address.
+// matched returns the address by which other identities are linked to the account: the best address if it is verified,
+// else "".
 func (a *providerEmails) matched() string {
 	if a.bestVerified() {
 		return a.best

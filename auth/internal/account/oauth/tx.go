@@ -19,8 +19,8 @@ type oauthTx struct {
 	f   *flow.Flow
 	op  *oauthOp
 	b   *flow.Batch
-	old store.User // the locked user, or the new user
-	// identity is the identity that was presented: known, or to be added.
+	old store.User // the user as locked, or a new user
+	// identity is the identity with which the user signs in. known says whether the account has it already.
 	identity      store.Identity
 	known         bool
 	created       bool
@@ -32,7 +32,7 @@ type oauthTx struct {
 	audits        []store.Audit
 }
 
-// findIdentity finds the identity among the user's identities, or creates it.
+// findIdentity finds the identity among the user's identities, or prepares a new one.
 func (w *oauthTx) findIdentity() {
 	for _, i := range w.old.Identities {
 		if slices.Contains(w.op.names, i.Provider) && i.ProviderID == w.op.Profile.Subject {
@@ -49,11 +49,11 @@ func (w *oauthTx) findIdentity() {
 	}
 }
 
-// reconcile puts the outcome for the address into the patch, and writes the confirmation mail.
+// reconcile adds to the patch what happens to the user's address, and prepares the confirmation mail if one is needed.
 func (w *oauthTx) reconcile() error {
 	if w.email.adopt != "" {
 		w.patch.Email = &w.email.adopt
-		w.old.Email = w.email.adopt // a new user, as inserted
+		w.old.Email = w.email.adopt // as it is inserted if the user is new
 	}
 	if w.email.confirm {
 		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.Now, new(false)
@@ -80,13 +80,14 @@ func (w *oauthTx) reconcile() error {
 
 const confirmationSent = "Unverified email with %s. A confirmation email has been sent to your %[1]s email"
 
-// refuse makes the flow answer with a refusal after the commit; words has a place for the provider's name.
+// refuse makes the request end with a refusal after the commit. words is a format with a place for the provider's name.
 func (w *oauthTx) refuse(code, words string) {
 	w.b.Refuse(refusal.Unprocessable(code, fmt.Sprintf(words, w.op.Profile.Provider)))
 }
 
-// confirmation writes the mail that asks to confirm the address. Whether it is needed is known only under the lock, but
-// its limits must be taken before the lock: so, at first, the operation starts over.
+// confirmation prepares the mail that asks the user to confirm the address. Only once the user is locked is it known
+// whether the mail is needed, but the mail's limits must be taken before the lock. So the first call sets op.quota and
+// returns errRaced, which makes the operation start over.
 func (w *oauthTx) confirmation() error {
 	to := w.old.Email
 	if w.op.mailSkipped {
@@ -98,13 +99,13 @@ func (w *oauthTx) confirmation() error {
 		return errRaced
 	}
 	msg, err := flow.NewConfirmation(w.f, to, w.data, nil)
-	msg.Token.Identity = w.identity.ID // the account has this identity's data already
+	msg.Token.Identity = w.identity.ID // the account has the data of this identity already
 	w.outgoing = append(w.outgoing, msg)
 	w.patch.ConfirmationSentAt = &w.f.Now
 	return err
 }
 
-// audit adds the audit rows, the most important first.
+// audit adds the audit rows, the most important one first.
 func (w *oauthTx) audit(d accountDecision) {
 	if d.resolution == userLinked {
 		w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider,
@@ -124,8 +125,9 @@ func (w *oauthTx) note(action store.Action, pairs ...string) {
 	w.audits = append(w.audits, w.f.Audit(action, w.old.ID, uuid.Nil, pairs...))
 }
 
-// recordRefusal records a refused sign-in and stores nothing else: if a user without an address were created for the
-// identity, a later sign-in with a verified address could not reach the account that has the address.
+// recordRefusal records a refused sign-in and stores nothing else. If it created a user without an address for the
+// identity, a later sign-in with a verified address would lead to this user instead of the account that has the
+// address.
 func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
 	row := w.f.Audit(store.ActionLoginFailed, w.old.ID, uuid.Nil, "reason", refusal.CodeProviderEmailUnverified,
 		"provider", w.op.Profile.Provider)
@@ -136,14 +138,15 @@ func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
 	return w.b.Send(ctx)
 }
 
-// deleteAbandoned deletes the abandoned owner of the identity that is about to be added.
+// deleteAbandoned adds the deletion of the user who is abandoned (see accountDecision) and has the identity that is
+// about to be added.
 func (w *oauthTx) deleteAbandoned(owner uuid.UUID) {
 	if owner != uuid.Nil {
 		w.b.DeleteAbandoned(owner)
 	}
 }
 
-// insertUser adds a new user in its final state.
+// insertUser adds the statements that create the new user.
 func (w *oauthTx) insertUser() {
 	u := w.old
 	u.UserMetadata, u.EmailConfirmedAt = w.f.Settings.WithinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set,
@@ -160,7 +163,7 @@ func (w *oauthTx) insertUser() {
 	w.created = true
 }
 
-// updateUser writes the changes of an existing user.
+// updateUser adds the statements that write the changes of an existing user.
 func (w *oauthTx) updateUser() {
 	b, id := w.b, w.old.ID
 	if w.known {
@@ -188,16 +191,16 @@ func (w *oauthTx) updateUser() {
 		b.DeleteFlows(id)
 	}
 	if w.email.live {
-		b.DeleteUnverified(id, "") // verified factors stay: a provider must not remove them
-		b.DeletePasskeys(id)       // passkeys go: they are a way into the account
+		b.DeleteUnverified(id, "") // verified factors stay: an external provider must not remove them
+		b.DeletePasskeys(id)       // passkeys are deleted: each is a way into the account
 	} else if w.email.claim {
 		b.DeleteFactors(id)
 	}
 }
 
-// clearAccount removes from an account whose address nobody has proven all ways in that other persons may have added:
-// password, phone, other identities, metadata unless the account was in use; updateUser also deletes sessions, tokens,
-// flows and factors.
+// clearAccount removes, from an account whose address nobody has proven, all ways to sign in that other persons may
+// have added: password, phone, other identities and, unless the account was in use, metadata. updateUser also deletes
+// its sessions, tokens, flows and factors.
 func (w *oauthTx) clearAccount() {
 	flow.DropOthers(&w.patch, "email")
 	w.patch.UserMetadata.Replace = !w.email.live
@@ -205,17 +208,17 @@ func (w *oauthTx) clearAccount() {
 	w.b.DeleteIdentitiesBut(w.old.ID, w.identity.ID, true)
 }
 
-// notifyLinked notifies the user of the new identity.
+// notifyLinked adds a mail that notifies the user of the new identity, if that is switched on.
 func (w *oauthTx) notifyLinked() {
 	to := w.old.Email
 	if !w.op.notify || !w.f.Settings.Email.Notify.IdentityLinked || to == "" || w.email.claim && !w.email.live {
-		return // an account that was never confirmed has no previous owner to notify
+		return // the account was never confirmed, so there is no previous owner to notify
 	}
 	w.notifications = append(w.notifications, flow.Notification(w.f, mail.IdentityLinked, to,
 		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}))
 }
 
-// finish adds the session, or the flow with a code for one, and sends the batch.
+// finish adds the session, or the flow whose code the client exchanges for a session, and sends the batch.
 func (w *oauthTx) finish(ctx context.Context) error {
 	op, b, id := w.op, w.b, w.old.ID
 	var session uuid.UUID

@@ -16,8 +16,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// UnlinkIdentity removes one of the user's own identities. text is the identity's ID; aud is the request's X-JWT-AUD.
-// Sessions stay.
+// UnlinkIdentity removes one of the user's own identities. text is the identity's ID; aud is the request's header
+// X-JWT-AUD. The user's sessions stay.
 func (a *Identities) UnlinkIdentity(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	text, aud string) error {
 	f := a.core.Begin(req)
@@ -36,7 +36,7 @@ func (a *Identities) UnlinkIdentity(ctx context.Context, req flow.RequestInfo, p
 	err = flow.OnPrincipal(ctx, f, principal, func(tx *flow.Tx, old store.User, session store.Session) error {
 		return op.write(ctx, tx, old, session)
 	})
-	if errors.Is(err, store.ErrEmailTaken) { // another user took the address meanwhile
+	if errors.Is(err, store.ErrEmailTaken) { // another user has taken the address in the meantime
 		return errUnlinkConflict
 	}
 	return refusal.Failure("unlink", err)
@@ -45,15 +45,15 @@ func (a *Identities) UnlinkIdentity(ctx context.Context, req flow.RequestInfo, p
 var errUnlinkConflict = refusal.Unprocessable(refusal.CodeEmailConflictIdentity,
 	"Unable to unlink identity due to email conflict")
 
-// unlinkIdentityOp is one call of UnlinkIdentity.
+// unlinkIdentityOp is the state of one call of UnlinkIdentity.
 type unlinkIdentityOp struct {
 	f         flow.Flow
 	principal flow.Principal
 	id        uuid.UUID
-	notify    bool // a notification may be sent
+	notify    bool // the budget allows a notification
 }
 
-// write is the transaction, with the locked user.
+// write runs within the transaction. old and session are the user as locked and the user's session.
 func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx, old store.User, session store.Session) error {
 	if err := checkLinkingLevel(op.f.Settings, old, session); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx, old store.Us
 		!slices.ContainsFunc(rest, func(i store.Identity) bool {
 			return old.Email != "" && IdentityEmail(&i) == old.Email
 		}) {
-		p.PasswordHash = new("") // the password belonged to the address
+		p.PasswordHash = new("") // the password belonged to the removed address
 	}
 	b := tx.Batch()
 	b.DeleteIdentity(gone.ID)
@@ -102,9 +102,9 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx, old store.Us
 	return b.Send(ctx)
 }
 
-// moveEmail gives the user the verified address of a remaining identity, if no remaining identity has the user's own
-// address. It never gives an unverified address, whose owner could then enter an account that another person uses.
-// Without a verified address the user has none.
+// moveEmail changes the user's e-mail address to a verified address of a remaining identity, if no remaining identity
+// has the user's own address. It never sets an unverified address, whose owner could then enter an account that another
+// person uses. If there is no verified address, the user has none.
 func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *flow.Tx, p *store.UserPatch, old store.User,
 	rest []store.Identity) (moved bool, err error) {
 	var wanted []string
@@ -143,8 +143,8 @@ func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *flow.Tx, p *store
 	return true, nil
 }
 
-// nextEmail returns the identity whose address the user gets: the oldest identity with a verified address, else the
-// oldest. Identities whose verified address another user has are ignored.
+// nextEmail returns the identity whose address the user gets: the oldest one with a verified address, else the oldest
+// one. It ignores identities whose verified address another user has.
 func nextEmail(rest []store.Identity, taken []string) (store.Identity, bool) {
 	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool {
 		return verifiedBy(i) && slices.Contains(taken, IdentityEmail(&i))
@@ -163,7 +163,8 @@ func nextEmail(rest []store.Identity, taken []string) (store.Identity, bool) {
 	}), true
 }
 
-// IdentityEmail returns the address of an identity, verified or not; the column email has only verified addresses.
+// IdentityEmail returns the address of an identity, verified or not, from its data: the column email has only verified
+// addresses.
 func IdentityEmail(i *store.Identity) string {
 	if i.Email != "" || i.Provider == "email" || i.Provider == "phone" {
 		return i.Email
@@ -171,11 +172,13 @@ func IdentityEmail(i *store.Identity) string {
 	var data struct {
 		Email string `json:"email"`
 	}
-	_ = json.Unmarshal(i.Data, &data) // from PostgreSQL; an address that is no text counts as none
+	// Valid, since it comes from PostgreSQL; an address that is not a string counts as none.
+	_ = json.Unmarshal(i.Data, &data)
 	return data.Email
 }
 
-// verifiedBy reports whether the identity's provider has verified the address. A missing flag counts as no.
+// verifiedBy reports whether the identity's provider has verified its address. Without the flag email_verified, it
+// counts as not verified.
 func verifiedBy(i store.Identity) bool {
 	var data struct {
 		Verified bool `json:"email_verified"`

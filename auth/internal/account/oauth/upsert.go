@@ -13,40 +13,41 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// methodOAuth is the amr method of a session opened through a provider.
+// methodOAuth is the amr method of a session that was opened by an external provider.
 const methodOAuth = "oauth"
 
-// oauthOp is one use of an identity that a provider has verified: a sign-in, an accepted invitation, or a linking.
+// oauthOp is one use of an identity that an external provider has proven: a sign-in, an accepted invitation, or a
+// linking.
 type oauthOp struct {
 	f flow.Flow
 	Arrival
-	names    []string // names under which identities of the provider are stored, the present name first
+	names    []string // names under which the provider's identities may be stored, the current name first
 	emails   providerEmails
-	exchange *exchangeCodeOp // of the code that links; nil: the identity is linked at once
+	exchange *exchangeCodeOp // of the code that links the identity; nil: the identity is linked at once
 	created  flow.Creation
 
-	quota        *flow.Quota // of a confirmation mail, once the mail is known to be needed
-	confirmTo    string      // the recipient of the confirmation
+	quota        *flow.Quota // quota of a confirmation mail, set once the mail is known to be needed
+	confirmTo    string      // recipient of the confirmation mail
 	mailOptional bool        // the sign-in succeeds even without the mail
 	mailSkipped  bool        // no mail is written: one has just been sent, or the budget is used up
-	notify       bool        // notifications may be written
+	notify       bool        // the budget allows notifications
 
-	// The results of the transaction; each try sets them again.
+	// The results of the transaction; each try of the transaction sets them again.
 	open    flow.SessionDraft
 	code    string
 	user    store.User
-	level   int             // of a session that the new one continues
-	methods json.RawMessage // and the amr of that session
+	level   int             // assurance level of the session that the new session continues
+	methods json.RawMessage // amr of the session that the new session continues
 }
 
-// errRaced: the decision that was made before the lock no longer holds.
+// errRaced is returned if the decision that was made before the user was locked does not hold under the lock.
 var errRaced = errors.New("account: external: somebody else was faster")
 
-// oauthTries is how often the decision is made if concurrent requests change the data that it depends on.
+// oauthTries is how often the decision is made, if concurrent requests change the data that it depends on.
 const oauthTries = 5
 
-// run decides, and carries out the decision in one transaction. Two callbacks for the same new user create one user:
-// the second violates a unique index, and decides again.
+// run decides which account the identity leads to, and carries out the decision in one transaction. Two callbacks for
+// the same new user create one user: the second violates a unique index and decides again.
 func (op *oauthOp) run(ctx context.Context) error {
 	op.emails = judgeEmails(op.Profile.Emails)
 	if len(op.emails.all) == 0 && (op.Profile.BadEmail || !op.Native && !op.Optional) {
@@ -79,8 +80,8 @@ func (op *oauthOp) refusedByQuota(err error) error {
 	return op.quota.RefusalOf(err)
 }
 
-// attempt makes one try: it decides before anything is locked, and decides again in the transaction, where the decision
-// must be the same. The hook for a new user is called before the transaction.
+// attempt makes one try: it decides before anything is locked, and again in the transaction, where the decision must be
+// the same. The hook for a new user is called before the transaction.
 func (op *oauthOp) attempt(ctx context.Context) error {
 	d := accountDecision{resolution: userKnown}
 	b := op.f.Batch()
@@ -138,8 +139,8 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	})
 }
 
-// askCreation asks the hook whether a user may be created, before the transaction, so that no connection is held
-// meanwhile. The hook gets the user as far as known by then.
+// askCreation asks the hook BeforeCreate whether a user may be created. It runs before the transaction, so that no
+// connection is held during the call. The hook gets the user as far as the user is known by then.
 func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.f.Settings.Hooks.BeforeCreate == nil {
 		return nil
@@ -148,7 +149,7 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	return op.created.CheckCreation(ctx, &op.f, u)
 }
 
-// checkSending checks whether a confirmation may be sent.
+// checkSending checks whether a confirmation mail may be sent.
 func (op *oauthOp) checkSending() error {
 	if op.quota == nil {
 		return nil
@@ -159,7 +160,7 @@ func (op *oauthOp) checkSending() error {
 	return op.quota.Check(op.f.Now)
 }
 
-// checkDecision refuses the decisions that write nothing.
+// checkDecision refuses decisions that no transaction can carry out.
 func (op *oauthOp) checkDecision(d accountDecision) error {
 	switch {
 	case d.resolution == userAmbiguous:
@@ -173,7 +174,7 @@ func (op *oauthOp) checkDecision(d accountDecision) error {
 	return nil
 }
 
-// noEmail returns the refusal of a profile without an address.
+// noEmail returns the refusal of a profile without a valid e-mail address.
 func (op *oauthOp) noEmail() *refusal.Refusal {
 	if op.Profile.BadEmail {
 		return refusal.Unprocessable(refusal.CodeValidationFailed,
@@ -183,7 +184,7 @@ func (op *oauthOp) noEmail() *refusal.Refusal {
 		Msg: "Error getting user email from external provider"}
 }
 
-// find adds the look-up of the users to whom the identity may lead.
+// find adds the statement that reads the users to whom the identity may lead.
 func (op *oauthOp) find(b *flow.Batch, dst *[]store.Match) {
 	wanted := op.emails.verified
 	if op.emails.best != "" && !op.emails.bestVerified() {
@@ -193,7 +194,8 @@ func (op *oauthOp) find(b *flow.Batch, dst *[]store.Match) {
 		Addresses: wanted, Unproven: op.f.Settings.ClaimUnproven})
 }
 
-// lockDecided locks the user of a decision, if there is one, and decides again.
+// lockDecided locks the user of a decision, if there is one, and decides again. It returns errRaced if the decision
+// differs.
 func (op *oauthOp) lockDecided(ctx context.Context, tx *flow.Tx, d accountDecision) (old store.User, err error) {
 	id := d.user
 	if d.yields != uuid.Nil {
@@ -209,7 +211,7 @@ func (op *oauthOp) lockDecided(ctx context.Context, tx *flow.Tx, d accountDecisi
 	var found []store.Match
 	b := tx.Batch()
 	op.find(b, &found)
-	if id != uuid.Nil { // the identities that LockUser returns may be older than the lock
+	if id != uuid.Nil { // LockUser may have read the identities before it got the lock
 		b.Identities(&old.Identities, id)
 	}
 	if err := b.Send(ctx); err != nil {
@@ -221,7 +223,7 @@ func (op *oauthOp) lockDecided(ctx context.Context, tx *flow.Tx, d accountDecisi
 	return old, nil
 }
 
-// upsertUser signs the user in, and creates or updates the account.
+// upsertUser signs the user in, and creates or updates the account as decided.
 func (op *oauthOp) upsertUser(ctx context.Context, tx *flow.Tx, d accountDecision) error {
 	old, err := op.lockDecided(ctx, tx, d)
 	if err != nil {
@@ -264,7 +266,7 @@ func (op *oauthOp) rules() emailRules {
 		op.f.Settings.ClaimUnproven}
 }
 
-// checkStillAllowed refuses a banned user, which undoes the transaction.
+// checkStillAllowed returns the refusal of a deleted or banned user, with which the transaction is rolled back.
 func (op *oauthOp) checkStillAllowed(u store.User) error {
 	switch {
 	case !u.DeletedAt.IsZero():
@@ -275,7 +277,8 @@ func (op *oauthOp) checkStillAllowed(u store.User) error {
 	return nil
 }
 
-// acceptInvite accepts an invitation by a sign-in with a provider, who must have verified the invited address.
+// acceptInvite accepts an invitation by a sign-in with an external provider, which must have verified the invited
+// address.
 func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 	t, err := tx.RedeemLink(ctx, op.Invite, []store.Kind{store.KindInvite}, op.f.Now)
 	if errors.Is(err, store.ErrNotFound) {
@@ -319,7 +322,7 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 	return w.finish(ctx)
 }
 
-// externalUser returns a new, unconfirmed user for a provider's profile; email may be "".
+// externalUser returns a new, unconfirmed user for a provider's profile. email is "" if the user gets no address.
 func (op *oauthOp) externalUser(email string, data json.RawMessage) store.User {
 	f, provider := &op.f, op.Profile.Provider
 	return store.User{

@@ -1,5 +1,5 @@
-// Package passkey holds the flows of passkeys: register, sign in, list, rename and remove, by the user or an
-// administrator.
+// Package passkey holds the flows of passkeys: the user registers passkeys, signs in with them, lists, renames and
+// removes them; an administrator lists and removes them.
 package passkey
 
 import (
@@ -20,17 +20,18 @@ import (
 // Passkeys has the entry points of the flows of passkeys. Its methods may be called from any goroutine.
 type Passkeys struct{ core *flow.Core }
 
-// New returns the flows over what they share.
+// New returns the entry points over k, which holds what all flows share.
 func New(k *flow.Core) *Passkeys { return &Passkeys{k} }
 
-// Ceremony is what a client needs to begin a ceremony; Options is encoded as JSON.
+// Ceremony is what a client needs to begin a WebAuthn ceremony, a registration or a sign-in. Options is encoded as JSON
+// for the authenticator.
 type Ceremony[T any] struct {
 	Challenge uuid.UUID
 	Options   T
 	Expires   time.Time
 }
 
-// Answer is an authenticator's response to options.
+// Answer is an authenticator's response to the options of a Ceremony.
 type Answer struct {
 	Challenge  uuid.UUID
 	Credential []byte // JSON
@@ -46,17 +47,17 @@ var (
 	errTooMany = refusal.Unprocessable(refusal.CodeTooManyPasskeys, "Maximum number of passkeys reached")
 )
 
-// ErrNotFound is the answer if the user does not have the passkey.
+// ErrNotFound is the refusal of a request about a passkey that the user does not have.
 var ErrNotFound = refusal.Missing(refusal.CodeValidationFailed, "Passkey not found")
 
-// begin returns a new challenge of a ceremony: its id, its text and its expiry.
+// begin returns a new challenge for a WebAuthn ceremony: its ID, its text for the authenticator and its expiry.
 func begin(f *flow.Flow, c webauthn.Ceremony) (id uuid.UUID, challenge string, expires time.Time) {
 	expires = f.Now.Add(f.Settings.WebAuthn.ChallengeLife).Truncate(time.Second)
 	id = c.NewID(flow.ChallengeMACs(f), expires)
 	return id, webauthn.Encode(c.Challenges(flow.ChallengeMACs(f), id)[0]), expires
 }
 
-// resume checks the id of a challenge and returns its expiry.
+// resume checks the ID of a challenge, which contains the expiry, and returns the expiry.
 func resume(f *flow.Flow, c webauthn.Ceremony, id uuid.UUID) (time.Time, error) {
 	expires, ok := c.Expiry(flow.ChallengeMACs(f), id)
 	switch {
@@ -68,13 +69,13 @@ func resume(f *flow.Flow, c webauthn.Ceremony, id uuid.UUID) (time.Time, error) 
 	return expires, nil
 }
 
-// policy returns the policy that a response must satisfy.
+// policy returns what an authenticator's response must match.
 func policy(f *flow.Flow, c webauthn.Ceremony, id uuid.UUID) *webauthn.Policy {
 	required := f.Settings.Passkeys.UserVerification == flow.VerificationRequired
 	return flow.WebAuthnPolicy(f, c, id, required)
 }
 
-// List returns a user's passkeys by age.
+// List returns a user's passkeys, oldest first.
 func (a *Passkeys) List(ctx context.Context, user uuid.UUID) ([]store.Credential, error) {
 	var all []store.Credential
 	b := a.core.DB.Batch()
@@ -83,7 +84,7 @@ func (a *Passkeys) List(ctx context.Context, user uuid.UUID) ([]store.Credential
 	return passkeysOf(all), refusal.Failure("passkeys", err)
 }
 
-// AdminList returns a user's passkeys by age.
+// AdminList returns a user's passkeys, oldest first.
 func (a *Passkeys) AdminList(ctx context.Context, user uuid.UUID) ([]store.Credential, error) {
 	if _, err := a.core.UserOf(ctx, user); err != nil {
 		return nil, err
@@ -91,12 +92,12 @@ func (a *Passkeys) AdminList(ctx context.Context, user uuid.UUID) ([]store.Crede
 	return a.List(ctx, user)
 }
 
-// passkeysOf returns the credentials that are passkeys.
+// passkeysOf returns those credentials that are passkeys, not security keys.
 func passkeysOf(all []store.Credential) []store.Credential {
 	return slices.DeleteFunc(slices.Clone(all), func(c store.Credential) bool { return c.Factor != uuid.Nil })
 }
 
-// Rename names one of the user's passkeys.
+// Rename gives one of the user's passkeys a new name.
 func (a *Passkeys) Rename(ctx context.Context, req flow.RequestInfo, principal flow.Principal, id uuid.UUID,
 	name string) (store.Credential, error) {
 	f := a.core.Begin(req)
@@ -108,7 +109,7 @@ func (a *Passkeys) Rename(ctx context.Context, req flow.RequestInfo, principal f
 	return c, refusal.Failure("rename a passkey", err)
 }
 
-// CheckLevel refuses a principal with a verified factor below aal2.
+// CheckLevel refuses a principal who has a verified second factor, but whose session is below aal2.
 func CheckLevel(principal flow.Principal) error {
 	if flow.IsBelowAAL2(principal.User, principal.Session) {
 		return errLow
@@ -116,7 +117,7 @@ func CheckLevel(principal flow.Principal) error {
 	return nil
 }
 
-// Delete removes one of the user's passkeys and ends the other sessions that it opened.
+// Delete removes one of the user's passkeys, and ends the other sessions that the passkey opened.
 func (a *Passkeys) Delete(ctx context.Context, req flow.RequestInfo, principal flow.Principal, id uuid.UUID) error {
 	f := a.core.Begin(req)
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyDeleted)
@@ -130,7 +131,7 @@ func (a *Passkeys) Delete(ctx context.Context, req flow.RequestInfo, principal f
 	return refusal.Failure("delete a passkey", err)
 }
 
-// AdminDelete removes a passkey from a user who has lost it, and ends all sessions that it opened.
+// AdminDelete removes a passkey from a user who has lost it, and ends all sessions that the passkey opened.
 func (a *Passkeys) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.Actor, user, id uuid.UUID) error {
 	f := a.core.Begin(req)
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyDeleted)
@@ -141,7 +142,7 @@ func (a *Passkeys) AdminDelete(ctx context.Context, req flow.RequestInfo, by flo
 	return refusal.Failure("delete a passkey", err)
 }
 
-// removal is the removal of a passkey.
+// removal says which passkey is removed from which user.
 type removal struct {
 	user            store.User
 	passkey, except uuid.UUID
@@ -149,7 +150,7 @@ type removal struct {
 	audit           store.Audit
 }
 
-// remove removes a passkey of a locked user.
+// remove removes a passkey of a locked user and ends the sessions that it opened.
 func remove(ctx context.Context, f *flow.Flow, tx *flow.Tx, r removal) error {
 	var gone store.Credential
 	b := tx.Batch()
@@ -158,7 +159,7 @@ func remove(ctx context.Context, f *flow.Flow, tx *flow.Tx, r removal) error {
 		return err
 	}
 	if gone.ID == uuid.Nil {
-		return ErrNotFound // undoes the end of sessions too
+		return ErrNotFound // the transaction is rolled back, so no session ends
 	}
 	b = tx.Batch()
 	if r.notify {

@@ -15,14 +15,15 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// registration is the ceremony of a registration. It is bound to the user's session: challenges are void after the
-// session.
+// registration returns the WebAuthn ceremony of a registration. It is bound to the user's session: once the session has
+// ended, its challenges are void.
 func registration(f *flow.Flow, principal flow.Principal) webauthn.Ceremony {
 	return webauthn.Ceremony{Kind: "registration", RPID: f.Settings.WebAuthn.RPID,
 		Binding: []string{principal.User.ID.String(), principal.Session.ID.String()}}
 }
 
-// RegistrationOptions begins the registration of a passkey.
+// RegistrationOptions begins the registration of a passkey: it returns a challenge and the options for the
+// authenticator.
 func (a *Passkeys) RegistrationOptions(ctx context.Context, req flow.RequestInfo,
 	principal flow.Principal) (Ceremony[webauthn.CreationOptions], error) {
 	f := a.core.Begin(req)
@@ -41,8 +42,8 @@ func (a *Passkeys) RegistrationOptions(ctx context.Context, req flow.RequestInfo
 	return out, nil
 }
 
-// providers are the names, by AAGUID, of the programs that keep most passkeys. An AAGUID is not attested, and only the
-// passkey's default name depends on it.
+// providers maps AAGUIDs, which tell the kind of authenticator, to the names of the programs that keep most passkeys.
+// An AAGUID is not attested, so only the passkey's default name depends on it.
 var providers = map[string]string{
 	"fbfc3007-154e-4ecc-8c0b-6e020557d7bd": "Apple Passwords",
 	"ea9b8d66-4d01-1d21-3ce4-b6b48cb575d4": "Google Password Manager",
@@ -53,7 +54,7 @@ var providers = map[string]string{
 	"6028b017-b1d4-4c02-b4b3-afcdafc96bb2": "Windows Hello",
 }
 
-// Register stores the passkey that an authenticator made.
+// Register stores the passkey that an authenticator has made.
 func (a *Passkeys) Register(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p Answer) (store.Credential, error) {
 	f := a.core.Begin(req)
@@ -84,21 +85,21 @@ func (a *Passkeys) Register(ctx context.Context, req flow.RequestInfo, principal
 	return c, refusal.Failure("register a passkey", err)
 }
 
-// because returns the refusal r with a reason for the log.
+// because returns a copy of the refusal r with err as the reason for the log.
 func because(r *refusal.Refusal, err error) error {
 	out := *r
 	out.Err = err
 	return &out
 }
 
-// insertion is the transaction that stores a passkey.
+// insertion holds what the transaction needs that stores a passkey.
 type insertion struct {
 	credential *store.Credential
 	spending   store.Spending
-	told       bool // the user gets a mail
+	told       bool // the user is notified by mail
 }
 
-// run repeats the checks for the locked user, spends the challenge and stores the passkey.
+// run makes the checks again for the locked user, spends the challenge and stores the passkey.
 func (i insertion) run(ctx context.Context, f *flow.Flow, tx *flow.Tx, u store.User, v store.Session) error {
 	if flow.IsBelowAAL2(u, v) {
 		return errLow
@@ -115,7 +116,7 @@ func (i insertion) run(ctx context.Context, f *flow.Flow, tx *flow.Tx, u store.U
 	if len(passkeysOf(all)) >= f.Settings.Passkeys.MaxPerUser {
 		return errTooMany
 	}
-	// A session that reached aal2 vouches for the passkey, so that it needs no second factor later.
+	// The session has reached aal2 if the user has a second factor, so the passkey needs no second factor later.
 	i.credential.Bound = slices.ContainsFunc(u.Factors, store.Factor.Verified)
 	b = tx.Batch()
 	b.InsertWebAuthn(*i.credential)

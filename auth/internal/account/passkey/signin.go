@@ -13,12 +13,13 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// authentication is the ceremony of a sign-in. It is bound to no user, since the user is not known yet.
+// authentication returns the WebAuthn ceremony of a sign-in. It is bound to no user, since the user is not known yet.
 func authentication(f *flow.Flow) webauthn.Ceremony {
 	return webauthn.Ceremony{Kind: "authentication", RPID: f.Settings.WebAuthn.RPID, Binding: []string{f.Aud()}}
 }
 
-// SignInOptions begins a sign-in, without the database, since pages request it at every view.
+// SignInOptions begins a sign-in: it returns a challenge and the options for the authenticator. It does not use the
+// database, since login pages request it whenever they are shown.
 func (a *Passkeys) SignInOptions(req flow.RequestInfo) Ceremony[webauthn.RequestOptions] {
 	f := a.core.Begin(req)
 	out := Ceremony[webauthn.RequestOptions]{Options: webauthn.RequestOptions{RPID: f.Settings.WebAuthn.RPID,
@@ -28,8 +29,8 @@ func (a *Passkeys) SignInOptions(req flow.RequestInfo) Ceremony[webauthn.Request
 	return out
 }
 
-// SignIn opens a session with one statement to read and one round trip to write. Answers that fail before the
-// credential is looked up cost no statement.
+// SignIn opens a session for the owner of a passkey. It takes one statement to read and one round trip to write.
+// Answers that fail before the credential is looked up take no statement.
 func (a *Passkeys) SignIn(ctx context.Context, req flow.RequestInfo, p Answer) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	ceremony := authentication(f)
@@ -52,18 +53,18 @@ func (a *Passkeys) SignIn(ctx context.Context, req flow.RequestInfo, p Answer) (
 	return op.open(ctx)
 }
 
-// signInOp is one call of SignIn that looks the credential up.
+// signInOp is the state of one call of SignIn that looks the credential up.
 type signInOp struct {
 	f        *flow.Flow
 	response *webauthn.Assertion
 	known    store.PasskeyOwner
 	spending store.Spending
-	spent    bool                // by this call
-	key      webauthn.Credential // the state after the assertion
+	spent    bool                // this call has spent the challenge
+	key      webauthn.Credential // the credential as it is after the assertion
 }
 
-// check looks the credential up and verifies the assertion, and then whether the user may sign in, since only the key's
-// owner may learn that.
+// check looks the credential up and verifies the assertion. Only then does it check whether the user may sign in, since
+// only the owner of the passkey may learn that.
 func (op *signInOp) check(ctx context.Context) (err error) {
 	op.known, err = op.f.Core.DB.PasskeyOwner(ctx, op.response.ID, op.spending.Challenge, op.f.Aud())
 	u := op.known.User
@@ -83,7 +84,7 @@ func (op *signInOp) check(ctx context.Context) (err error) {
 	return checkOwner(u, op.f)
 }
 
-// checkOwner returns the refusal of a sign-in with the right key; nil if there is none.
+// checkOwner returns the refusal of a sign-in whose passkey is right; nil if the user may sign in.
 func checkOwner(u store.User, f *flow.Flow) error {
 	switch {
 	case u.Email != "" && u.EmailConfirmedAt.IsZero():
@@ -96,8 +97,8 @@ func checkOwner(u store.User, f *flow.Flow) error {
 	return nil
 }
 
-// failed records a failure of a known passkey, at most once a minute, and returns the same answer as for an unknown
-// one.
+// failed writes an audit row about a failed sign-in with a known passkey, at most once a minute. It returns the same
+// refusal as for an unknown passkey.
 func (op *signInOp) failed(ctx context.Context, why error) error {
 	reason, _ := errors.AsType[webauthn.Failure](why)
 	id := op.known.Passkey.ID.String()
@@ -113,7 +114,7 @@ func (op *signInOp) failed(ctx context.Context, why error) error {
 	return because(errNotVerified, why)
 }
 
-// open writes the session.
+// open stores the session and spends the challenge.
 func (op *signInOp) open(ctx context.Context) (flow.Grant, error) {
 	f, passkey := op.f, op.known.Passkey
 	passkey.Key = op.key
@@ -127,7 +128,7 @@ func (op *signInOp) open(ctx context.Context) (flow.Grant, error) {
 		return flow.Grant{}, refusal.Failure("open session", err)
 	case !opened.Spent:
 		return flow.Grant{}, errChallengeNotFound
-	case opened.AAL == 0: // the user or the passkey has changed meanwhile
+	case opened.AAL == 0: // the user or the passkey has changed in the meantime
 		op.spent = true
 		return flow.Grant{}, cmp.Or(op.check(ctx), error(errNotVerified))
 	}

@@ -1,6 +1,6 @@
 package refusal
 
-// The error codes. They are the API's: they never change.
+// The error codes. They are part of the API and never change.
 const (
 	CodeValidationFailed         = "validation_failed"
 	CodeBadJSON                  = "bad_json"
@@ -83,7 +83,7 @@ const (
 	CodeWebAuthnCredentialExists   = "webauthn_credential_exists"
 
 	CodeFeatureDisabled       = "feature_disabled"
-	CodeHookRefused           = "hook_refused" // a hook refused, with a status below 500
+	CodeHookRefused           = "hook_refused" // a hook refused with a status below 500
 	CodeHookTimeout           = "hook_timeout"
 	CodeHookTimeoutAfterRetry = "hook_timeout_after_retry"
 	CodeHookOverSize          = "hook_payload_over_size_limit"

@@ -1,5 +1,5 @@
-// Package refusal holds Refusal, the only error whose text a client ever sees, with its kinds and codes, and converts
-// errors of the store and the hash workers to it.
+// Package refusal holds Refusal, the only error whose text a client sees, with its kinds and error codes. It also
+// converts errors of the store and of the password workers to refusals.
 package refusal
 
 import (
@@ -13,10 +13,10 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Kind classifies refusals for the protocol, here HTTP.
+// Kind classifies refusals. Package httpapi maps each kind to an HTTP status.
 type Kind uint8
 
-// The kinds, with the status that HTTP gives them.
+// The kinds of refusals, with their HTTP statuses.
 const (
 	KindInvalid         Kind = iota + 1 // 400
 	KindUnauthenticated                 // 401
@@ -24,26 +24,27 @@ const (
 	KindMissing                         // 404
 	KindUnprocessable                   // 422
 	KindLimited                         // 429
-	KindFailed                          // 500: a fault of the service, in words that the client may see
+	KindFailed                          // 500: a fault of the service, with a text that the client may see
 	KindUnavailable                     // 503
 )
 
-// Refusal is the only error whose text a client ever sees.
+// Refusal is the only error whose text a client sees.
 type Refusal struct {
 	Kind Kind
 	Code string // stable, for programs: one of codes.go
 	Msg  string // for people
-	// Err is for the log.
+	// Err is the cause, which is only logged.
 	Err error
-	// Status is the status that a hook chose; 0: the status of Kind.
+	// Status is the HTTP status that a hook chose; 0: the status follows from Kind.
 	Status int
-	// ByHook: a hook refused.
+	// ByHook is set if a hook has refused.
 	ByHook bool
 	// RetryAfter is after how long a retry makes sense, in whole seconds; 0: unknown, or never.
 	RetryAfter time.Duration
 	// Weak says why a password was refused.
 	Weak *password.Weak
-	// Operation is the operation that the application's SQL refused, for metrics; "": the refusal has another cause.
+	// Operation names the operation for metrics if a trigger or constraint of the application's database has refused
+	// it; "" if the refusal has another cause.
 	Operation string
 }
 
@@ -56,7 +57,7 @@ func (r *Refusal) Error() string {
 
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Busy reports whether the password workers had no capacity.
+// Busy reports whether the request was refused because all password workers were busy.
 func (r *Refusal) Busy() bool { return errors.Is(r.Err, password.ErrBusy) }
 
 // Invalid returns a refusal of KindInvalid.
@@ -73,33 +74,35 @@ func Unprocessable(code, msg string) *Refusal {
 	return &Refusal{Kind: KindUnprocessable, Code: code, Msg: msg}
 }
 
-// NotValid returns the refusal of an input rule.
+// NotValid returns the refusal of an input that breaks a rule.
 func NotValid(msg string) *Refusal { return Invalid(CodeValidationFailed, msg) }
 
-// Unavailable returns the answer while a dependency is temporarily unavailable.
+// Unavailable returns the refusal (503) while something that the daemon depends on is temporarily unavailable; after is
+// the Retry-After.
 func Unavailable(err error, after time.Duration) *Refusal {
 	return &Refusal{Kind: KindUnavailable, Code: CodeUnexpectedFailure, Err: err, RetryAfter: after,
 		Msg: "The service is temporarily unavailable, please retry after a moment."}
 }
 
-// Limited returns a 429 that says when the limit allows the next request.
+// Limited returns the refusal (429) of a request beyond a rate limit, which allows the next request after the given
+// time.
 func Limited(code, msg string, after time.Duration) *Refusal {
 	return &Refusal{Kind: KindLimited, Code: code, Msg: msg, RetryAfter: wholeSeconds(after)}
 }
 
-// wholeSeconds rounds up to whole seconds, at most a day.
+// wholeSeconds rounds a duration up to whole seconds, and limits it to a day.
 func wholeSeconds(d time.Duration) time.Duration {
 	return time.Duration(math.Ceil(min(d, 24*time.Hour).Seconds())) * time.Second
 }
 
-// Committed is an error after a commit. It hides its cause from callers that would repeat an undone transaction;
-// Failure returns the cause.
+// Committed is an error that is returned although the transaction has committed. It does not unwrap to its cause, so
+// that callers do not repeat the transaction as one that was rolled back. Failure returns the cause.
 type Committed struct{ Cause error }
 
 func (e *Committed) Error() string { return e.Cause.Error() }
 
-// Failure converts an error of the store or the hash workers to the error to return. A Refusal from a transaction is
-// returned unchanged.
+// Failure converts an error of the store or of the password workers to the error that a flow returns. doing names what
+// failed. It returns a Refusal unchanged.
 func Failure(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -125,8 +128,8 @@ func Failure(doing string, err error) error {
 	return fmt.Errorf("account: %s: %w", doing, err)
 }
 
-// refusedByApplication returns the answer if a trigger or a constraint of the application refuses a write of the flow,
-// in the words of the replaced service.
+// refusedByApplication returns the refusal if a trigger or a constraint that the application has added to the database
+// refuses a write. Its text is that of the former service (supabase/auth).
 func refusedByApplication(doing string, err error) *Refusal {
 	r := &Refusal{Kind: KindFailed, Code: CodeUnexpectedFailure, Msg: "Database error updating user", Operation: "update",
 		Err: err}

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// invariant is a rule of docs/accounts.md#invariants; query gives the ids of the users for whom it doesn't hold.
+// invariant is a rule of docs/accounts.md#invariants. query returns the ids of the users for whom the rule does not
+// hold.
 type invariant struct{ rule, query string }
 
 var invariants = []invariant{
@@ -54,13 +55,13 @@ var invariants = []invariant{
 			or (user_metadata is not null or contested) and kind <> 'signup'`},
 }
 
-// Querier is a connection or a pool of connections.
+// Querier is a connection, or a pool of connections.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Violations returns the rules of docs/accounts.md#invariants that the rows of a database break, each with the id of
-// a user. namespace is the prefix of the table names.
+// Violations returns the rules of docs/accounts.md#invariants that the rows of a database break, each with the id of a
+// user for whom it does not hold. namespace is the prefix of the tables' names.
 func Violations(ctx context.Context, q Querier, namespace string) ([]string, error) {
 	rows, err := q.Query(ctx, violations(namespace)+" order by 1, 2")
 	if err != nil {
@@ -75,7 +76,7 @@ func Violations(ctx context.Context, q Querier, namespace string) ([]string, err
 
 var tableName = regexp.MustCompile(`\{([a-z_]+)\}`)
 
-// violations is a query of rules and the users for whom they don't hold.
+// violations returns the query that lists each broken rule with the users for whom it does not hold.
 func violations(namespace string) string {
 	var parts []string
 	for _, i := range invariants {
@@ -85,15 +86,15 @@ func violations(namespace string) string {
 	return tableName.ReplaceAllString(strings.Join(parts, "\nunion all "), namespace+"$1")
 }
 
-// Watched makes every database that this package makes from now on refuse the commit of a transaction that breaks a
-// rule for a user it wrote. It is called by TestMain. A test that breaks one on purpose sets session_replication_role
-// to replica before it writes.
+// Watched makes every database that this package creates from now on refuse to commit a transaction that has written a
+// user and broken a rule for that user. It is called by TestMain. A test that breaks a rule on purpose must set
+// session_replication_role to replica before.
 func Watched() { watched = true }
 
 var watched bool
 
-// watch adds the constraint triggers. The query is in a function of its own, so that a connection plans it once and not
-// once for each table: planning it is most of what the triggers cost.
+// watch creates the triggers that check the rules. They call a function for the query, so that a connection plans the
+// query once and not once for each table: planning takes most of the time that the triggers need.
 func watch(ctx context.Context, url string) error {
 	c, err := pgx.Connect(ctx, url)
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package storetest gives a test its own migrated database and counts what goes over the wire.
+// Package storetest gives each test a database of its own with the whole schema, and counts round trips to the server.
 //
-// It is for tests only; databases live on the PostgreSQL that testdb starts once per test binary.
+// It is for tests only. The databases are on the PostgreSQL server that package testdb starts once for each test
+// binary.
 package storetest
 
 import (
@@ -28,13 +29,13 @@ var migrated = testdb.NewTemplate(func(url string) error {
 	return watch(ctx, url)
 })
 
-// URL is the DATABASE_URL of a fresh database that has the whole schema.
+// URL returns the DATABASE_URL of a new database with the whole schema.
 func URL(t testing.TB) string {
 	t.Helper()
 	return migrated.New(t)
 }
 
-// Open opens a fresh database that has the whole schema; it is closed when t ends.
+// Open opens a new database with the whole schema. It is closed when t ends.
 func Open(t testing.TB) *store.DB {
 	t.Helper()
 	return open(t, store.Options{URL: URL(t), Settings: store.Settings{MaxConns: 32}})
@@ -54,24 +55,24 @@ func open(t testing.TB, o store.Options) *store.DB {
 	return db
 }
 
-var urls sync.Map // of each open *store.DB
+var urls sync.Map // the URL of each open *store.DB
 
-// Exec runs a statement of the test's own on a database that this package opened: to pretend that time has passed on
-// PostgreSQL's clock, which no test sets.
+// Exec executes a statement of the test in a database that this package has opened. For example, a test can change
+// stored times, as if time had passed, since it cannot set PostgreSQL's clock.
 func Exec(t testing.TB, db *store.DB, sql string, args ...any) {
 	t.Helper()
 	url, _ := urls.Load(db)
 	testdb.Exec(t, url.(string), sql, args...)
 }
 
-// Text returns the text that a query of the test's own finds in a database that this package opened.
+// Text returns the text that a query of the test finds in a database that this package has opened.
 func Text(t testing.TB, db *store.DB, sql string, args ...any) string {
 	t.Helper()
 	url, _ := urls.Load(db)
 	return testdb.One[string](t, url.(string), sql, args...)
 }
 
-// Claim claims the due messages of all channels, most of each.
+// Claim claims the due messages of all channels, at most most of each channel.
 func Claim(ctx context.Context, db *store.DB, now time.Time, lease time.Duration, most int) ([]store.Message, error) {
 	var all []store.Message
 	for _, channel := range []string{"email", "sms", "hook"} {
@@ -84,18 +85,18 @@ func Claim(ctx context.Context, db *store.DB, now time.Time, lease time.Duration
 	return all, nil
 }
 
-// Trips counts round trips: the server's ReadyForQuery answers, but for those to an empty query, by which the pool
-// checks that a connection idle for a second is still open.
+// Trips counts round trips to the server, by the ReadyForQuery messages that the server sends. It does not count those
+// after an empty query, with which the pool checks that a connection idle for a second is still open.
 type Trips struct{ n atomic.Int64 }
 
-// During is how many round trips f makes. Run f once before, so that its statements are prepared.
+// During returns how many round trips f makes. Call f once before, so that its statements are prepared.
 func (c *Trips) During(f func()) int64 {
 	before := c.n.Load()
 	f()
 	return c.n.Load() - before
 }
 
-// Dial is for store.Options.
+// Dial opens a connection whose round trips are counted. It is a function for store.Options.
 func (c *Trips) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -104,20 +105,21 @@ func (c *Trips) Dial(ctx context.Context, network, addr string) (net.Conn, error
 	return &counted{Conn: conn, trips: &c.n}, nil
 }
 
-// Counting opens a fresh database over one connection that is counted.
+// Counting opens a new database with a single connection, whose round trips are counted.
 func Counting(t testing.TB) (*store.DB, *Trips) {
 	t.Helper()
 	c := new(Trips)
 	return open(t, store.Options{URL: URL(t), Settings: store.Settings{MaxConns: 1}, Dial: c.Dial}), c
 }
 
-// counted follows the server's messages: a type byte, a length that counts itself, the rest.
+// counted is a connection that reads the headers of the server's messages. A message is a type byte, four bytes of
+// length, which count themselves, and the body.
 type counted struct {
 	net.Conn
 	trips *atomic.Int64
-	head  []byte // of the message that is being read
-	skip  int    // bytes of its body still to come
-	empty bool   // the message before was the answer to an empty query
+	head  []byte // the part of the present message's header that was read
+	skip  int    // how many bytes of its body are still to come
+	empty bool   // the message before was EmptyQueryResponse
 }
 
 func (c *counted) Read(p []byte) (int, error) {

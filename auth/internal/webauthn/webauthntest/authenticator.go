@@ -1,5 +1,5 @@
-// Package webauthntest is a software authenticator for tests: it answers options as a browser with a security key or
-// a platform authenticator would, and, where a test wants that, wrongly.
+// Package webauthntest is a software authenticator for tests. It answers options as a browser with a security key or a
+// platform authenticator would or, if a test wants that, with errors in the answer.
 package webauthntest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// The flags of authenticator data.
+// The flags of authenticator data (Web Authentication Level 3, section 6.1).
 const (
 	UP = 1 << 0
 	UV = 1 << 2
@@ -34,7 +34,7 @@ const (
 // Key is a credential on an authenticator.
 type Key struct {
 	ID           []byte
-	RPID, Handle string // Handle as options have it
+	RPID, Handle string // Handle as it is in the options
 	Count        uint32
 	Private      crypto.Signer
 	discoverable bool
@@ -45,7 +45,7 @@ type Authenticator struct {
 	// Algorithm is webauthn.ES256 if 0. IDLength is 32 if 0.
 	Algorithm, IDLength int
 	AAGUID              [16]byte
-	// Flags of what it signs besides UP and AT; Step is what each assertion adds to the counter.
+	// Flags are set in addition to UP and AT in what it signs. Step is what each assertion adds to the counter.
 	Flags byte
 	Step  uint32
 
@@ -53,11 +53,11 @@ type Authenticator struct {
 	keys []*Key
 }
 
-// Message is an answer while it is made. A member that a Change sets is not made again.
+// Message is an answer that is being made. A member that a Change has set is kept.
 type Message struct {
 	ID, RawID, Type                 string
 	ClientData, AuthData, Signature []byte
-	// Object replaces the attestation object; COSE the public key.
+	// Object replaces the attestation object, COSE the public key.
 	Object, COSE []byte
 	Format       string
 	Statement    Map
@@ -66,16 +66,17 @@ type Message struct {
 	Key          *Key
 }
 
-// Change alters a message before or after it is signed.
+// Change alters a message: Draft before its authenticator data are made, Before before it is signed, After once it is
+// signed.
 type Change struct{ Draft, Before, After func(*Message) }
 
-// Before returns a change of what will be signed.
+// Before returns a change of a message before it is signed.
 func Before(do func(*Message)) Change { return Change{Before: do} }
 
-// After returns a change of what was signed.
+// After returns a change of a message that is signed already.
 func After(do func(*Message)) Change { return Change{After: do} }
 
-// Draft returns a change of what authenticator data are made from.
+// Draft returns a change of a message before its authenticator data are made.
 func Draft(do func(*Message)) Change { return Change{Draft: do} }
 
 func apply(m *Message, changes []Change, pick func(Change) func(*Message)) {
@@ -86,10 +87,10 @@ func apply(m *Message, changes []Change, pick func(Change) func(*Message)) {
 	}
 }
 
-// ErrExcluded is the error of an authenticator that holds one of the excluded credentials.
+// ErrExcluded is returned if the authenticator holds one of the credentials that the options exclude.
 var ErrExcluded = errors.New("webauthntest: the authenticator holds an excluded credential")
 
-// ErrNoKey is the error of an authenticator without a credential for the options.
+// ErrNoKey is returned if the authenticator has no credential that the options allow.
 var ErrNoKey = errors.New("webauthntest: no credential for these options")
 
 // ClientData returns the JSON that a browser makes for a ceremony.
@@ -97,7 +98,7 @@ func ClientData(kind, challenge, origin string) []byte {
 	return fmt.Appendf(nil, `{"type":%q,"challenge":%q,"origin":%q,"crossOrigin":false}`, kind, challenge, origin)
 }
 
-// Create makes a credential and returns the browser's JSON.
+// Create makes a credential, and returns the JSON that the browser would send.
 func (a *Authenticator) Create(o webauthn.CreationOptions, origin string, changes ...Change) ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -131,7 +132,7 @@ func (a *Authenticator) Create(o webauthn.CreationOptions, origin string, change
 		"transports": m.Transports}), nil
 }
 
-// Get signs with a credential and returns the browser's JSON.
+// Get signs with a credential, and returns the JSON that the browser would send.
 func (a *Authenticator) Get(o webauthn.RequestOptions, origin string, changes ...Change) ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,7 +161,7 @@ func (a *Authenticator) Get(o webauthn.RequestOptions, origin string, changes ..
 	return m.json(response), nil
 }
 
-// find returns the key that an authenticator would offer: the newest that the options allow.
+// find returns the newest key that the options allow; authenticators would offer it first.
 func (a *Authenticator) find(o webauthn.RequestOptions) *Key {
 	for _, k := range slices.Backward(a.keys) {
 		allowed := slices.ContainsFunc(o.AllowCredentials, func(d webauthn.Descriptor) bool { return d.ID == Encode(k.ID) })
@@ -182,27 +183,27 @@ func (m *Message) json(response map[string]any) []byte {
 	b, err := json.Marshal(map[string]any{"id": m.ID, "rawId": m.RawID, "type": m.Type, "response": response,
 		"clientExtensionResults": map[string]any{}, "authenticatorAttachment": "platform"})
 	if err != nil {
-		panic(err) // strings and maps
+		panic(err) // strings and maps always encode
 	}
 	return b
 }
 
-// Encode is base64url without padding.
+// Encode returns bytes in base64url without padding.
 func Encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// AuthData returns the first 37 bytes of authenticator data.
+// AuthData returns the first 37 bytes of authenticator data: the hash of rpID, the flags and the counter.
 func AuthData(rpID string, flags byte, count uint32) []byte {
 	hash := sha256.Sum256([]byte(rpID))
 	return binary.BigEndian.AppendUint32(append(hash[:], flags), count)
 }
 
-// Attested returns attested credential data.
+// Attested returns the attested credential data, which follow AuthData in a registration.
 func Attested(aaguid [16]byte, id, cose []byte) []byte {
 	out := binary.BigEndian.AppendUint16(aaguid[:], uint16(len(id)))
 	return append(append(out, id...), cose...)
 }
 
-// Sign signs as authenticators do.
+// Sign signs authenticator data and client data with key, as an authenticator does.
 func Sign(key crypto.Signer, authData, clientData []byte) []byte {
 	hash := sha256.Sum256(clientData)
 	signed := append(slices.Clone(authData), hash[:]...)
@@ -220,7 +221,7 @@ func Sign(key crypto.Signer, authData, clientData []byte) []byte {
 	return signature
 }
 
-// rsaKey is one for all tests of a process: making it takes longer than they do.
+// rsaKey is shared by all tests of a process, since making it takes longer than the tests.
 var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// Map is a CBOR map in the order in which it is written.
+// Map is a CBOR map whose pairs are encoded in this order.
 type Map []Pair
 
 // Pair is a key and its value.
 type Pair struct{ Key, Value any }
 
-// Raw is CBOR as it is written.
+// Raw is encoded CBOR, which is written unchanged.
 type Raw []byte
 
 // CBOR encodes integers, texts, byte strings, booleans, lists and maps.

@@ -19,20 +19,21 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// Case is a message that differs from an honest one.
+// Case is a message that differs from one that an honest authenticator sends.
 type Case struct {
 	Name string
-	// Failure is the check that refuses the message; "" is a message that is unreadable, or Accepted.
+	// Failure is the check that must refuse the message. If it is "", the message must be unreadable or, with Accepted,
+	// accepted.
 	Failure  webauthn.Failure
 	Accepted bool
-	// RequireUV: the case needs verification of the user to be required.
+	// RequireUV is set if the policy must require that the user was verified.
 	RequireUV bool
-	// Algorithm of the credential; 0 is ES256.
+	// Algorithm of the credential; 0 stands for ES256.
 	Algorithm int
 	Change    Change
 }
 
-// Ceremony is which messages are changed.
+// Ceremony says which messages Hostile changes.
 type Ceremony string
 
 // The ceremonies.
@@ -41,8 +42,8 @@ const (
 	Request  Ceremony = "get"
 )
 
-// Hostile returns the messages of a ceremony for a page of the origin, whose host is below the RP id. The honest
-// authenticator has no flag set and verifies no user.
+// Hostile returns the messages of a ceremony, for a page of the given origin, whose host is rpID or below it. The
+// authenticator behind them sets no flags and verifies no user.
 func Hostile(of Ceremony, rpID, origin string) []Case {
 	cases := append(clientCases(of, origin), authCases(of, rpID, origin)...)
 	cases = append(cases, readingCases(of)...)
@@ -52,12 +53,12 @@ func Hostile(of Ceremony, rpID, origin string) []Case {
 	return append(cases, signatureCases()...)
 }
 
-// client returns a change of client data by replacing text.
+// client returns a change that replaces text in the client data.
 func client(old, with string) Change {
 	return Before(func(m *Message) { m.ClientData = bytes.Replace(m.ClientData, []byte(old), []byte(with), 1) })
 }
 
-// challenge returns a change of the challenge.
+// challenge returns a change of the challenge in the client data.
 func challenge(change func(string) string) Change {
 	return Before(func(m *Message) {
 		_, rest, _ := strings.Cut(string(m.ClientData), `"challenge":"`)
@@ -108,7 +109,7 @@ func clientCases(of Ceremony, origin string) []Case {
 	return out
 }
 
-// flags returns a change of the flags.
+// flags returns a change of the flags in the authenticator data.
 func flags(change func(byte) byte) Change {
 	return Before(func(m *Message) { m.AuthData[32] = change(m.AuthData[32]) })
 }
@@ -119,7 +120,7 @@ func rpIDHash(id string) Change {
 	return Before(func(m *Message) { hash := sha256.Sum256([]byte(id)); copy(m.AuthData, hash[:]) })
 }
 
-// more appends to authenticator data.
+// more returns a change that sets a flag and appends data to the authenticator data.
 func more(flag byte, data ...byte) Change {
 	return Before(func(m *Message) {
 		m.AuthData[32] |= flag
