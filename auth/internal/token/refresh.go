@@ -43,7 +43,8 @@ var (
 type Refresh struct {
 	Session [16]byte
 	Secret  [16]byte // random, the same in all tokens of a session
-	// Counter is how often the session was refreshed before this token was made; below 2^63, so that it fits PostgreSQL's bigint.
+	// Counter is how often the session was refreshed before this token was made; below 2^63, so that it fits
+	// PostgreSQL's bigint.
 	Counter uint64
 }
 

@@ -44,8 +44,8 @@ var oldest string
 //go:embed app.sql
 var application string
 
-// AddApplication gives the schema, which is called auth, an owner of its own, and an application that has triggers, keys,
-// policies, views and functions on its tables.
+// AddApplication gives the schema, which is called auth, an owner of its own, and an application that has triggers,
+// keys, policies, views and functions on its tables.
 func AddApplication(t testing.TB, url string) {
 	t.Helper()
 	Exec(t, url, application)
