@@ -15,11 +15,11 @@ import (
 	"unicode"
 )
 
-// ErrNotLocal is the error of Health for an address that is not a page of this host.
+// ErrNotLocal is returned by Health for an address that is not on this host.
 var ErrNotLocal = errors.New("not a page of this host")
 
-// HealthURL returns the address of a page of a daemon that listens on host and port. For an unspecified host it is on
-// loopback.
+// HealthURL returns the URL of a page of a daemon that listens on host and port. If host is unspecified, such as
+// 0.0.0.0, the URL has localhost.
 func HealthURL(host, port, page string) string {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "localhost"
@@ -27,9 +27,10 @@ func HealthURL(host, port, page string) string {
 	return "http://" + net.JoinHostPort(host, port) + page
 }
 
-// Health sends one GET, and returns nil for a 2xx answer. It connects only to loopback addresses and to own, the host
-// on which the daemon listens: a command that anybody may run in a container must not reach into its network. It speaks
-// HTTP itself, since a client would obey proxy variables and follow redirects.
+// Health sends one GET request and returns nil if the answer's status is 2xx. It connects only to loopback addresses
+// and to own, the host on which the daemon listens: the command that calls it may be run by anyone in a container, and
+// must not reach into the container's network. It does not use an http.Client, which would obey proxy variables and
+// follow redirects.
 func Health(ctx context.Context, address, own string) error {
 	status, body, err := ask(ctx, address, own)
 	if err == nil && status/100 != 2 {
@@ -38,7 +39,7 @@ func Health(ctx context.Context, address, own string) error {
 	return err
 }
 
-// Answers is Health that accepts any status.
+// Answers does what Health does, but accepts an answer of any status.
 func Answers(ctx context.Context, address, own string) error {
 	_, _, err := ask(ctx, address, own)
 	return err
@@ -71,7 +72,7 @@ func ask(ctx context.Context, address, own string) (status int, body string, err
 	return status, body, nil
 }
 
-// local returns the addresses to try for a host, in order. It never looks localhost up.
+// local returns the addresses to try for a host, in order. It does not look up localhost.
 func local(host, own string) ([]string, error) {
 	if strings.EqualFold(host, "localhost") {
 		return []string{"127.0.0.1", "::1"}, nil
@@ -84,7 +85,8 @@ func local(host, own string) ([]string, error) {
 		ErrNotLocal)
 }
 
-// dial connects to the first address of the hosts that accepts. Its error is the first address's.
+// dial connects to the first address of hosts that accepts the connection. If none does, it returns the first address's
+// error.
 func dial(ctx context.Context, hosts []string, port string) (net.Conn, error) {
 	var failed []error
 	for _, host := range hosts {
@@ -103,14 +105,14 @@ func dial(ctx context.Context, hosts []string, port string) (net.Conn, error) {
 	return nil, failed[0]
 }
 
-// dialHere binds the socket to the address that it connects to, so that it reaches only this host, whatever the
+// dialHere binds the socket to the address ip that it connects to, so that it reaches only this host, whatever the
 // daemon's HOST is set to.
 func dialHere(ctx context.Context, ip netip.Addr, port string) (net.Conn, error) {
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0))}
 	return dialer.DialContext(ctx, "tcp", net.JoinHostPort(ip.String(), port))
 }
 
-// maxHealthBody is how much of an answer is shown.
+// maxHealthBody is how many bytes of an answer are shown.
 const maxHealthBody = 200
 
 // get sends the request and returns the status and the beginning of the body, on one line.
@@ -125,7 +127,8 @@ func get(ctx context.Context, conn net.Conn, u *url.URL) (status int, body strin
 		return 0, "", err
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxHealthBody)) // an error does not matter: the status says enough
+	// An error does not matter, since the status says enough.
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxHealthBody))
 	oneLine := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return ' '

@@ -1,6 +1,6 @@
-// Package httpx has what both daemons need around net/http: binding listeners, bounding connections, ending them.
+// Package httpx has what both daemons need in addition to net/http: listening, limits of connections, and shutdown.
 //
-// It knows no route and no daemon.
+// It knows no routes and does not know the daemons.
 package httpx
 
 import (
@@ -19,8 +19,9 @@ import (
 	"time"
 )
 
-// Listen binds a TCP address exclusively, or a unix socket. A socket file without a listener is left over from an
-// unclean exit and is removed first; one with a listener is an error, as a port in use is.
+// Listen listens on a TCP address that no other process uses, or on a unix socket. If the socket's file exists but
+// nothing listens on it, it was left over from an unclean exit and is removed. If something listens on it, Listen
+// fails, as it does for a port in use.
 func Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	if network == "unix" {
 		if err := removeStale(address); err != nil {
@@ -63,16 +64,16 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// Timeouts bound what one connection may cost. Zero fields mean no bound.
+// Timeouts bound how long one connection may take. A field that is zero sets no bound.
 type Timeouts struct {
-	// Header is how long a client may take to send a request's header, Read the whole request.
+	// Header is how long a client may take to send the header of a request, Read the whole request.
 	Header, Read time.Duration
 	// Write is how long an answer may take, Idle how long a kept-alive connection may be idle.
 	Write, Idle time.Duration
 }
 
-// NewServer returns an http.Server with the bounds that the zero value lacks. Its own log lines (mostly on broken
-// connections) go to log at debug level.
+// NewServer returns an http.Server with the bounds that http.Server lacks by default. It logs its own messages, mostly
+// about broken connections, at debug level.
 func NewServer(h http.Handler, t Timeouts, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -85,8 +86,8 @@ func NewServer(h http.Handler, t Timeouts, log *slog.Logger) *http.Server {
 	}
 }
 
-// Closing returns h; while closing returns true, each answer ends its connection. A proxy that keeps connections then
-// sends its next request elsewhere, and not to a listener that has just closed.
+// Closing returns a handler that calls h. While closing returns true, each answer ends its connection. A proxy that
+// keeps connections then sends its next request elsewhere, not to a listener that has just closed.
 func Closing(h http.Handler, closing func() bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if closing() {
@@ -96,7 +97,8 @@ func Closing(h http.Handler, closing func() bool) http.Handler {
 	})
 }
 
-// Stop ends srv: new connections are refused at once; running requests may finish until ctx ends, and are then cut.
+// Stop stops srv: it refuses new connections at once, lets running requests finish until ctx ends, and then cuts them
+// off.
 func Stop(ctx context.Context, srv *http.Server) error {
 	if err := srv.Shutdown(ctx); err != nil {
 		return errors.Join(err, srv.Close())
@@ -104,7 +106,7 @@ func Stop(ctx context.Context, srv *http.Server) error {
 	return nil
 }
 
-// ServeUntil serves on l until ctx ends, and then calls Stop, with patience as its bound.
+// ServeUntil serves on l until ctx ends. Then it calls Stop, which lets running requests finish for at most patience.
 func ServeUntil(ctx context.Context, srv *http.Server, l net.Listener, patience time.Duration) error {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
@@ -120,8 +122,8 @@ func ServeUntil(ctx context.Context, srv *http.Server, l net.Listener, patience 
 	return err
 }
 
-// IsLoopbackHost reports whether a Host header names this machine. A browser's Host header does not if an attacker made
-// another name resolve to 127.0.0.1.
+// IsLoopbackHost reports whether a Host header names this machine. If an attacker makes a name of theirs resolve to
+// 127.0.0.1, the Host header of a browser that is lured to it has that name instead.
 func IsLoopbackHost(host string) bool {
 	if name, port, err := net.SplitHostPort(host); err == nil {
 		if _, err := strconv.ParseUint(port, 10, 16); err != nil {

@@ -1,5 +1,5 @@
-// Package logging has what the logs of both daemons share: the words of LOG_LEVEL, durations with their unit, and
-// hiding the user information of URLs. Each daemon formats its lines itself.
+// Package logging has what the logs of both daemons share: the words of LOG_LEVEL, durations with a unit, and hiding of
+// the user information in URLs. Each daemon formats its log lines itself.
 package logging
 
 import (
@@ -24,9 +24,9 @@ var levels = map[string]slog.Level{
 // Level returns the level for a word of LOG_LEVEL, in any case; info for an unknown word.
 func Level(word string) slog.Level { return levels[strings.ToLower(word)] }
 
-// CleanAttr gives durations their unit, which slog's JSON lacks, and hides credentials in texts and errors.
+// CleanAttr gives durations a unit, which they lack in slog's JSON, and hides credentials in texts and errors.
 func CleanAttr(a slog.Attr) slog.Attr {
-	switch a.Value.Kind() { // before Any, which allocates for most
+	switch a.Value.Kind() { // checked before Any, which allocates for most kinds
 	case slog.KindDuration:
 		a.Value = slog.StringValue(a.Value.Duration().String())
 	case slog.KindString:
@@ -43,7 +43,7 @@ func CleanAttr(a slog.Attr) slog.Attr {
 
 var userInfo = regexp.MustCompile(`://[^/\s"]*@`)
 
-// HideCredentials replaces user name and password of each URL in s by ***.
+// HideCredentials replaces the user name and password of each URL in s by ***.
 func HideCredentials(s string) string {
 	if !strings.Contains(s, "://") {
 		return s

@@ -1,6 +1,7 @@
-// Package memlimit bounds the memory that a daemon may leave to garbage.
+// Package memlimit bounds the memory of a daemon: it tunes Go's garbage collector to a minimum heap and to the limit of
+// the container.
 //
-// It knows no daemon and reads no setting.
+// It does not know the daemons and reads no settings.
 package memlimit
 
 import (
@@ -16,32 +17,32 @@ import (
 	"strings"
 )
 
-// KeepHeapFloor keeps the collector from running before the heap has floor bytes. A daemon whose live heap is 4 MB
-// would otherwise collect many times a second under load (13 % of the replaced service's CPU). Above the floor the heap
-// may double between collections, as usual in Go.
+// KeepHeapFloor keeps the garbage collector from running before the heap has floor bytes. A daemon whose live heap is 4
+// MB would otherwise collect many times a second under load (13 % of the CPU time that supabase/auth takes). Above the
+// floor, the heap may double between collections, as usual in Go.
 //
 // The pace is set again after each collection, by a cleanup of an object that dies in every collection. The floor never
-// exceeds half of the memory that the process may use: GOMEMLIMIT, otherwise the container's. Without GOMEMLIMIT nine
-// tenths of the container's limit become Go's limit, with or without a floor; of a small container all but 16 MiB or a
-// quarter, since memory outside the heap does not shrink with the container, and a limit that is too low makes the
-// collector run all the time.
+// exceeds half of the memory that the process may use: GOMEMLIMIT or, without it, the container's limit. Without
+// GOMEMLIMIT, Go's limit becomes nine tenths of the container's limit, with or without a floor. In a small container it
+// becomes the container's limit less 16 MiB or a quarter: memory outside the heap does not shrink with the container,
+// and a limit that is too low makes the collector run all the time.
 func KeepHeapFloor(floor int64) {
 	floor = min(floor, Limit()/2)
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 && Limit() < math.MaxInt64 {
-		debug.SetMemoryLimit(soft(Limit())) // a container at its own limit is killed
+		debug.SetMemoryLimit(soft(Limit())) // a container that exceeds its limit is killed
 	}
 	if floor > 0 {
 		pace(floor)
 	}
 }
 
-// soft returns the limit for Go's memory in a control group with a limit.
+// soft returns the limit for Go's memory in a control group with this limit.
 func soft(limit int64) int64 { return limit - max(limit/10, min(limit/4, 16<<20)) }
 
 func pace(floor int64) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
-	const smallest = 4 << 20 // the runtime counts a smaller live heap as this
+	const smallest = 4 << 20 // the runtime counts a smaller live heap as this size
 	heap := max(smallest, int64(live[0].Value.Uint64()))
 	debug.SetGCPercent(int(max(100, (floor-heap)*100/heap)))
 
@@ -49,14 +50,14 @@ func pace(floor int64) {
 	runtime.AddCleanup(sentinel, pace, floor)
 }
 
-// Limit returns the memory that the process may use, in bytes: GOMEMLIMIT or the control group's limit, whichever is
-// less, otherwise math.MaxInt64.
+// Limit returns how many bytes of memory the process may use: the lower of GOMEMLIMIT and the control group's limit.
+// Without a limit it returns math.MaxInt64.
 func Limit() int64 {
 	return min(debug.SetMemoryLimit(-1), groupLimit("/"))
 }
 
-// groupLimit returns the smallest limit from the process's control group up to the root of the mounted groups, which in
-// a container is the container's. root is the folder of /proc and /sys.
+// groupLimit returns the lowest limit of the process's control group and of all groups above it that are mounted, up to
+// the container's. root is the folder with /proc and /sys.
 func groupLimit(root string) int64 {
 	limit := int64(math.MaxInt64)
 	groups, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
@@ -84,9 +85,9 @@ func groupLimit(root string) int64 {
 	return limit
 }
 
-// limitIn reads one limit; math.MaxInt64 for none.
+// limitIn reads one limit from a file; math.MaxInt64 if there is none.
 func limitIn(file string) int64 {
-	b, _ := os.ReadFile(file) // no file: no limit
+	b, _ := os.ReadFile(file) // without the file there is no limit
 	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil || n <= 0 {
 		return math.MaxInt64

@@ -1,17 +1,17 @@
 //go:build unix && (!linux || race)
 
-// The race detector takes a write at one end of a socket and the read at the other as synchronized, if package syscall
-// does both.
+// With the race detector, Read and Write must be those of package syscall: they tell the race detector that a write at
+// one end of a socket comes before the read at the other end.
 
 package nonblock
 
 import "syscall"
 
-// Read reads from a socket that does not block. EAGAIN: there is nothing to read yet; 0 without an error: the peer has
-// ended the stream.
+// Read reads from a non-blocking socket. It returns EAGAIN if there is nothing to read yet, and 0 without an error if
+// the peer has ended the stream.
 func Read(fd uintptr, b []byte) (int, error) { return again(syscall.Read, fd, b) }
 
-// Write writes as much as a socket that does not block takes. EAGAIN: the socket takes nothing.
+// Write writes as much as a non-blocking socket accepts. It returns EAGAIN if the socket accepts nothing now.
 func Write(fd uintptr, b []byte) (int, error) { return again(syscall.Write, fd, b) }
 
 func again(call func(int, []byte) (int, error), fd uintptr, b []byte) (int, error) {

@@ -1,9 +1,9 @@
-// Package nonblock reads and writes sockets that never block, without announcing it to the scheduler.
+// Package nonblock reads and writes sockets that never block, without announcing the system calls to Go's scheduler.
 //
-// A system call that may block is announced to the scheduler, and the first one after a pause also wakes the
-// scheduler's monitor thread, which then checks every 20 µs for a while. A daemon that gets a few thousand calls a
-// second pauses between most of them. The calls of this package return at once whatever the peer does, so the scheduler
-// need not know.
+// A system call that may block is announced to the scheduler. The first such call after a pause also wakes the
+// scheduler's monitor thread, which then checks every 20 µs for a while. A daemon that gets a few thousand requests a
+// second pauses between most of them. The system calls of this package return at once, whatever the peer does, so the
+// scheduler need not know about them.
 package nonblock
 
 import (
@@ -15,14 +15,14 @@ import (
 	"syscall"
 )
 
-// Conn is a connection that reads and writes by Read and Write of this package. Its deadlines are those of the
-// connection below.
+// Conn is a connection that reads and writes by the functions Read and Write of this package. Its deadlines are those
+// of the connection that it wraps.
 type Conn struct {
 	net.Conn
 	raw syscall.RawConn
 
-	// The callbacks of raw and their variables, for one reader and one writer at a time: a closure for each call would
-	// be allocated.
+	// The callbacks of raw and the variables that they use, for one reader and one writer at a time. A closure for each
+	// call would have to be allocated.
 	tryRead, tryWrite func(fd uintptr) bool
 	readMu, writeMu   sync.Mutex
 	reading, writing  []byte
@@ -30,7 +30,7 @@ type Conn struct {
 	readErr, writeErr error
 }
 
-// Wrap returns c as a Conn if a socket is directly below it, otherwise c.
+// Wrap returns a Conn that wraps c if c is directly above a socket, otherwise c itself.
 func Wrap(c net.Conn) net.Conn {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -61,7 +61,7 @@ func Wrap(c net.Conn) net.Conn {
 	return w
 }
 
-// Listener accepts connections that are wrapped.
+// Listener wraps the connections that it accepts in a Conn.
 type Listener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -110,7 +110,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return c.writeN, nil
 }
 
-// CloseWrite tells the peer that nothing more will be written. net/http calls it before it drops the rest of a request.
+// CloseWrite ends the stream to the peer. net/http calls it before it drops the rest of a request.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -121,7 +121,8 @@ func (c *Conn) CloseWrite() error {
 // SyscallConn implements syscall.Conn.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
 
-// renamed returns an error of raw, whose operations are named raw-read and raw-write, with the operation named op.
+// renamed returns an error of raw, whose operations are named raw-read and raw-write, with op as the name of the
+// operation.
 func renamed(err error, op string) error {
 	if e, ok := err.(*net.OpError); ok {
 		e.Op = op
@@ -129,7 +130,7 @@ func renamed(err error, op string) error {
 	return err
 }
 
-// failed returns the error that package net would return.
+// failed returns the error that package net would return for a failed system call.
 func (c *Conn) failed(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.RemoteAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(),
 		Err: os.NewSyscallError(op, err)}

@@ -7,11 +7,11 @@ import (
 	"unsafe"
 )
 
-// Read reads from a non-blocking socket. EAGAIN: there is nothing to read yet; 0 without an error: the peer has
-// ended the stream.
+// Read reads from a non-blocking socket. It returns EAGAIN if there is nothing to read yet, and 0 without an error if
+// the peer has ended the stream.
 func Read(fd uintptr, b []byte) (int, error) { return transfer(syscall.SYS_READ, fd, b) }
 
-// Write writes as much as a non-blocking socket accepts. EAGAIN: it accepts nothing now.
+// Write writes as much as a non-blocking socket accepts. It returns EAGAIN if the socket accepts nothing now.
 func Write(fd uintptr, b []byte) (int, error) { return transfer(syscall.SYS_WRITE, fd, b) }
 
 func transfer(call, fd uintptr, b []byte) (int, error) {

@@ -1,6 +1,7 @@
 // Package sdnotify reports the daemon's state to a service manager, by systemd's notification protocol.
 //
-// It never waits: a message that cannot be sent at once is dropped. Without NOTIFY_SOCKET it does nothing.
+// It never blocks: a message that cannot be sent at once is dropped. Without the variable NOTIFY_SOCKET it does
+// nothing.
 package sdnotify
 
 import (
@@ -20,25 +21,26 @@ import (
 const (
 	// tick is how often a state is checked.
 	tick = time.Second
-	// extend is how much longer from now a phase may take, sent with each tick of the phase.
+	// extend is by how much each tick extends the time-out of a phase such as the start: the phase may last this much
+	// longer from then on.
 	extend = 30 * time.Second
 )
 
-// variables are set by a service manager; no child process gets them.
+// variables are the environment variables that a service manager sets. No child process inherits them.
 var variables = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
 
 // Notifier sends messages to the service manager. The methods of a nil Notifier do nothing.
 type Notifier struct {
 	conn     *net.UnixConn
-	watchdog time.Duration // 0: none
+	watchdog time.Duration // interval of the manager's watchdog; 0: none
 
 	mu     sync.Mutex
 	status string // the last status sent
 	sent   time.Time
 }
 
-// New returns the notifier that the environment asks for, or nil, and removes the variables from the process's
-// environment.
+// New returns the Notifier that the environment configures; nil if there is no service manager. It removes its
+// variables from the process's environment.
 func New(environ []string) *Notifier {
 	set := map[string]string{}
 	for _, pair := range environ {
@@ -64,7 +66,7 @@ func New(environ []string) *Notifier {
 	return n
 }
 
-// send sends lines, or drops them.
+// send sends the lines in one message. If the message cannot be sent at once, it is dropped.
 func (n *Notifier) send(lines ...string) {
 	if n == nil {
 		return
@@ -79,22 +81,22 @@ func (n *Notifier) send(lines ...string) {
 	})
 }
 
-// Ready reports that requests are served, at the start and after a reload.
+// Ready reports that the daemon serves requests, at the start and after a reload.
 func (n *Notifier) Ready(status string) {
 	n.send("READY=1", n.note(status))
 }
 
-// Reloading reports that settings or rules are being read again; Ready ends it.
+// Reloading reports that the daemon reads its settings or rules again. Ready ends the reload.
 func (n *Notifier) Reloading() {
 	var now unix.Timespec
 	unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
 	n.send("RELOADING=1", fmt.Sprintf("MONOTONIC_USEC=%d", now.Nano()/1000))
 }
 
-// Stopping reports that the daemon ends.
+// Stopping reports that the daemon is shutting down.
 func (n *Notifier) Stopping() { n.send("STOPPING=1", n.note("stopping")) }
 
-// note remembers a status as the last one sent, and returns its line.
+// note stores a status as the last one sent, and returns the line that sends it.
 func (n *Notifier) note(status string) string {
 	if n == nil {
 		return ""
@@ -106,7 +108,7 @@ func (n *Notifier) note(status string) string {
 	return "STATUS=" + status
 }
 
-// Wait extends the manager's time-out of the present phase until stop is called; status says what the daemon waits for.
+// Wait extends the manager's time-out of the current phase until stop is called. status says what the daemon waits for.
 func (n *Notifier) Wait(status string) (stop func()) {
 	if n == nil {
 		return func() {}
@@ -116,8 +118,8 @@ func (n *Notifier) Wait(status string) (stop func()) {
 	})
 }
 
-// Watch shows status when it changes, at most once a second. If the manager has a watchdog, it also reports that the
-// daemon is alive, as long as alive returns no error. stop ends it.
+// Watch sends status when it changes, at most once a second. If the manager has a watchdog, Watch also reports that the
+// daemon is alive, as long as alive returns no error. The function stop ends it.
 func (n *Notifier) Watch(status func() string, alive func(context.Context) error) (stop func()) {
 	if n == nil {
 		return func() {}
@@ -139,7 +141,7 @@ func (n *Notifier) Watch(status func() string, alive func(context.Context) error
 	}
 }
 
-// show sends a status that differs from the last one.
+// show sends a status, if it differs from the last one that was sent.
 func (n *Notifier) show(status string) {
 	n.mu.Lock()
 	same := n.status == status || time.Since(n.sent) < tick
@@ -149,7 +151,7 @@ func (n *Notifier) show(status string) {
 	}
 }
 
-// every calls f repeatedly until stop is called, which waits for f to return.
+// every calls f repeatedly until stop is called. stop waits until f has returned.
 func (n *Notifier) every(pause time.Duration, f func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -7,18 +7,20 @@ import (
 	"strings"
 )
 
-// Field is one variable of a settings struct.
+// Field is one environment variable, which sets one field of a settings struct.
 type Field struct {
 	Name, Default string
-	// Secret values are never shown and may come from NAME_FILE; of URL values only the credentials are hidden.
+	// Secret values are never shown, and may come from a file that NAME_FILE names. Of URL values, which may come from
+	// a file too, only the credentials are hidden.
 	Secret, URL bool
-	// Index is the field's index for reflect's FieldByIndex.
+	// Index is the index of the struct's field, for reflect's FieldByIndex.
 	Index []int
 
 	failed bool
 }
 
-// Fields lists the variables of a pointer to a struct, in the order of the struct, for tables in pages and their tests.
+// Fields returns the variables of a pointer to a struct, in the order of the struct's fields. It is for the tables of
+// documentation and their tests.
 func Fields(of any) ([]Field, error) {
 	v := reflect.ValueOf(of)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
@@ -37,7 +39,8 @@ func Fields(of any) ([]Field, error) {
 	return all, err
 }
 
-// walk visits every field that has a variable; nested structs have an envPrefix. prefix and index are those of v.
+// walk calls visit for every field of v that has a variable, also in nested structs. prefix and index are those of v
+// itself.
 func walk(v reflect.Value, prefix string, index []int, visit func(Field, reflect.StructTag, reflect.Value)) {
 	for i := range v.NumField() {
 		sf := v.Type().Field(i)
@@ -55,12 +58,12 @@ func walk(v reflect.Value, prefix string, index []int, visit func(Field, reflect
 	}
 }
 
-// hidden replaces values that must not be shown.
+// hidden is shown instead of a value that must not be shown.
 const hidden = "***"
 
-// MaskURL hides the user information of a URL, and the values of its query's username and password, so that a store's
-// address may be logged. Where it is unclear which part is secret, MaskURL hides more: up to the last @ when a password
-// contains one, everything when that @ comes after a question mark.
+// MaskURL returns s without the user information of the URL, and without the values of its query parameters username
+// and password, so that the address of a store may be logged. If it is unclear which part is secret, MaskURL hides
+// more: everything up to the last @ if a password contains an @, or everything if that @ comes after a question mark.
 func MaskURL(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if ok {

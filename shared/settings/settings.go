@@ -1,8 +1,8 @@
-// Package settings reads a daemon's configuration from the environment into a struct and reports all errors together:
-// the variable, its value (never a secret's), and what would be right.
+// Package settings reads a daemon's configuration from environment variables into a struct. It reports all errors
+// together, each with the variable, its value (unless it is secret), and what would be right.
 //
-// It first handles old names, secrets from files and misspelled names; an empty variable counts as unset. It reads no
-// file but those that a NAME_FILE variable names, keeps no state, and knows no daemon.
+// Before it fills the struct, it handles old names, secrets in files and misspelled names. An empty variable counts as
+// unset. It reads no files except those that NAME_FILE variables name, keeps no state, and does not know the daemons.
 package settings
 
 import (
@@ -14,62 +14,64 @@ import (
 	"strings"
 )
 
-// Options describe a daemon's environment.
+// Options describe the environment variables of a daemon.
 //
-// Fields of the struct have these tags: `env` and `envDefault` (`envPrefix` on nested structs); `secret:"true"` for
-// values that are never shown and may come from NAME_FILE instead; `secret:"url"` for the same where only the
-// credentials inside are secret; `min` and `max` in the field's own notation; `oneof:"a b"` for the allowed words, with
-// `fold:"true"` in any case. A nested struct may be of another package, which need not import this one.
+// Fields of the settings struct have these tags. `env` and `envDefault` name the variable and its default (`envPrefix`
+// on nested structs). `secret:"true"` marks values that are never shown and may come from NAME_FILE instead;
+// `secret:"url"` does the same for URLs, of which only the credentials are hidden. `min` and `max` are bounds, written
+// as values of the field. `oneof:"a b"` lists the allowed words; with `fold:"true"`, case is ignored. A nested struct
+// may be of another package, which need not import this one.
 type Options struct {
-	// Aliases are old names. A name that ends in * stands for all names with that beginning.
+	// Aliases are old names. An old name that ends in * stands for all names with that beginning.
 	Aliases []Alias
-	// OldPrefixes are beginnings of names that changed while the rest of the name stayed: Brief summarizes such names
-	// in one line. Old may be empty.
+	// OldPrefixes are prefixes of names that have changed while the rest of the name stayed. Brief summarizes variables
+	// with such names in one line. Old may be empty.
 	OldPrefixes []Alias
-	// ListAll ends that line: how to get the whole list.
+	// ListAll is the end of that line: it says how to get the whole list.
 	ListAll string
-	// Summary replaces the usual text of that line, with the number of names and some of them; "": the usual text.
+	// Summary replaces the usual text of that line; it has the number of such names and some of them. "" stands for the
+	// usual text.
 	Summary string
-	// Known are names of this daemon that are not a field. A name may end in *.
+	// Known are names of variables that this daemon reads, but that are not fields of the struct. A name may end in *.
 	Known []string
-	// Unused are names in Known whose old name is not reported as renamed, since neither name has an effect.
+	// Unused are names in Known that have no effect, so an old name for one of them is not reported as renamed.
 	Unused []string
-	// Prefixes begin this daemon's names: other names with such a beginning are probably misspelled.
+	// Prefixes are the beginnings of this daemon's names. Other variables that begin like this are probably misspelled.
 	Prefixes []string
-	// Foreign are prefixes of names that belong to other programs although they match Prefixes.
+	// Foreign are prefixes of names that belong to other programs although they begin with one of Prefixes.
 	Foreign []string
-	// Seconds: a duration may also be a bare number, of seconds.
+	// Seconds is set if a duration may also be a bare number, in seconds.
 	Seconds bool
 }
 
-// Alias is an old name with the present name.
+// Alias is an old name with the current name.
 type Alias struct {
 	Old, New string
-	// Note adds to the warning how the setting differs from the old one.
+	// Note is added to the warning about the old name, and says how the setting differs from the old one.
 	Note string
 }
 
-// Report has the warnings and errors about an environment.
+// Report holds the warnings and errors about an environment.
 type Report struct {
-	// Warnings are all warnings, one line each; see Brief for the log.
+	// Warnings are all warnings, one line each. For a log, Brief is shorter.
 	Warnings []string
 	// Mistakes are the errors that keep the daemon from starting, one line each.
 	Mistakes []string
 
-	env    map[string]string // without empty values, by the present name
-	origin map[string]string // the variable's name as the operator wrote it
+	env    map[string]string // values by current name, without empty values
+	origin map[string]string // names as the operator wrote them, by current name
 	fields map[string]Field
-	// renamed are the aliases in use that differ only in one of OldPrefixes, by their warnings.
+	// renamed maps warnings to the aliases in use that differ from the current name only in one of OldPrefixes.
 	renamed map[string]Alias
 	// notes are the warnings that Brief appends to its summary.
 	notes   []string
 	options Options
-	// fromFile are the secrets that readFile has read.
+	// fromFile has the names of the secrets that were read from files.
 	fromFile map[string]bool
 }
 
 // Load fills into, a pointer to a struct, from environ ("NAME=value", as os.Environ returns it). Fields of invalid
-// variables stay zero; call Report.Err before using any field.
+// variables stay zero, so call Report.Err before using any field.
 func Load(into any, environ []string, o Options) *Report {
 	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{},
 		renamed: map[string]Alias{}, options: o, fromFile: map[string]bool{}}
@@ -100,7 +102,7 @@ func Load(into any, environ []string, o Options) *Report {
 	return r
 }
 
-// Err returns nil, or an error that lists each error on a line of its own.
+// Err returns nil, or one error that lists all errors, one per line.
 func (r *Report) Err() error {
 	switch len(r.Mistakes) {
 	case 0:
@@ -111,10 +113,11 @@ func (r *Report) Err() error {
 	return fmt.Errorf("settings: %d errors:\n  %s", len(r.Mistakes), strings.Join(r.Mistakes, "\n  "))
 }
 
-// IsSet reports whether the operator gave the variable a value, under any of its names.
+// IsSet reports whether the operator has set the variable, under any of its names.
 func (r *Report) IsSet(name string) bool { return r.env[name] != "" }
 
-// Spelled returns the variable's name as the operator wrote it: an old name, or NAME_FILE; name itself when unset.
+// Spelled returns the variable's name as the operator wrote it, possibly an old name or NAME_FILE. If the variable is
+// unset, it returns name.
 func (r *Report) Spelled(name string) string {
 	if spelled := r.origin[name]; spelled != "" {
 		return spelled
@@ -122,7 +125,7 @@ func (r *Report) Spelled(name string) string {
 	return name
 }
 
-// Renamed reports whether a variable is set under an old name.
+// Renamed reports whether any variable is set under an old name.
 func (r *Report) Renamed() bool {
 	for name, spelled := range r.origin {
 		if r.IsSet(name) && spelled != name && spelled != name+fileSuffix {
@@ -132,11 +135,11 @@ func (r *Report) Renamed() bool {
 	return false
 }
 
-// Text returns the value as the operator gave it; "" when unset.
+// Text returns the variable's value as the operator wrote it; "" if it is unset.
 func (r *Report) Text(name string) string { return r.env[name] }
 
-// Names returns the variables that are set, sorted. A secret from a file is listed only as its NAME_FILE, so that
-// nothing is reported twice.
+// Names returns the names of the variables that are set, sorted. For a secret from a file, it has only NAME_FILE, so
+// that nothing is reported twice.
 func (r *Report) Names() []string {
 	names := slices.Sorted(maps.Keys(r.env))
 	return slices.DeleteFunc(names, func(name string) bool { return r.fromFile[name] })
@@ -147,7 +150,7 @@ func (r *Report) Wrong(name, format string, args ...any) {
 	r.Mistakes = append(r.Mistakes, r.Shown(name)+": "+fmt.Sprintf(format, args...))
 }
 
-// Clash adds an error about several variables; the text names all of them.
+// Clash adds an error about several variables, all of which the text must name.
 func (r *Report) Clash(format string, args ...any) {
 	r.Mistakes = append(r.Mistakes, fmt.Sprintf(format, args...))
 }
@@ -157,14 +160,15 @@ func (r *Report) Warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
 
-// Note adds a warning that also concerns old names: Brief appends it to the line that summarizes them.
+// Note adds a warning that also concerns variables with old names: Brief appends it to the line that summarizes these
+// variables.
 func (r *Report) Note(format string, args ...any) {
 	r.Warn(format, args...)
 	r.notes = append(r.notes, r.Warnings[len(r.Warnings)-1])
 }
 
-// Shown returns the variable as the operator wrote it, `NAME="value"`, with its value as a log may show it; the name
-// alone where a log may not show the value or a file holds it.
+// Shown returns the variable for a log, as the operator wrote it: `NAME="value"`, or only the name if the value must
+// not be logged or is in a file.
 func (r *Report) Shown(name string) string {
 	spelled, f := r.Spelled(name), r.fields[name]
 	value, set := r.env[name]
@@ -189,7 +193,7 @@ func short(v string) string {
 	return v
 }
 
-// rename moves the value of an old name to the new one.
+// rename moves the value of an old name to the current name.
 func (r *Report) rename(a Alias) {
 	if prefix, ok := strings.CutSuffix(a.Old, "*"); ok {
 		for _, name := range r.Names() {
@@ -229,7 +233,7 @@ func (r *Report) rename(a Alias) {
 	r.Warnings = append(r.Warnings, warning)
 }
 
-// prefixAlone reports whether an old name differs from the present name only in one of OldPrefixes.
+// prefixAlone reports whether an old name differs from its current name only in one of OldPrefixes.
 func (o Options) prefixAlone(a Alias) bool {
 	return slices.ContainsFunc(o.OldPrefixes, func(p Alias) bool {
 		rest, ok := strings.CutPrefix(a.Old, p.Old)
@@ -237,11 +241,11 @@ func (o Options) prefixAlone(a Alias) bool {
 	})
 }
 
-// examples is how many renamed names Brief lists.
+// examples is how many old names the summary of Brief lists.
 const examples = 3
 
-// Brief returns Warnings for a daemon's log: one line summarizes the names of which only the prefix changed, since a
-// whole deployment may be full of such names.
+// Brief returns the Warnings for a daemon's log. One line summarizes the variables whose names have changed only in the
+// prefix, since a whole deployment may be full of such names.
 func (r *Report) Brief() []string {
 	if len(r.renamed) < 2 {
 		return r.Warnings
@@ -279,13 +283,13 @@ func (r *Report) Brief() []string {
 	return brief
 }
 
-// fileSuffix ends the name of a variable that names a secret's file.
+// fileSuffix is the end of the names of variables that name a file with a secret.
 const fileSuffix = "_FILE"
 
-// secretBytes bounds how much is read from a secret's file.
+// secretBytes is the maximum size in bytes of a file with a secret.
 const secretBytes = 64 << 10
 
-// readFile reads a secret from the file that NAME_FILE names, without its last newline.
+// readFile reads a secret from the file that NAME_FILE names, and drops the last newline.
 func (r *Report) readFile(name string) {
 	path, ok := r.env[name+fileSuffix]
 	if !ok {
@@ -312,12 +316,12 @@ func (r *Report) readFile(name string) {
 	}
 }
 
-// readSecret reads little more than secretBytes: the path may lead to something endless.
+// readSecret reads little more than secretBytes, since the path may lead to an endless file.
 func readSecret(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, secretBytes+3)) // with room for the line's end, which is cut off
+	return io.ReadAll(io.LimitReader(f, secretBytes+3)) // with room for the last newline, which is cut off
 }

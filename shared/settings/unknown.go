@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// serviceLink matches the variables that Kubernetes sets in every container for each service of its namespace.
+// serviceLink matches the variables that Kubernetes sets in every container for each service in its namespace.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
 
-// serviceManager are the variables that systemd sets for a daemon.
+// serviceManager has the variables that systemd sets for a daemon.
 var serviceManager = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
 
-// unknown warns about variables that look like this daemon's and are not: names with its prefixes, and names that are
-// within two letters of a longer name, present or old.
+// unknown warns about variables that look like this daemon's but are not: names with one of its prefixes, and names
+// that differ in at most two letters from a longer name, current or old.
 func (r *Report) unknown(fields []Field, o Options) {
 	var known []string
 	for _, f := range fields {
@@ -46,7 +46,7 @@ func (r *Report) unknown(fields []Field, o Options) {
 	}
 }
 
-// oldNames maps the old names that are listed in full, including those of secrets' files, to the present names.
+// oldNames maps old names to the current names, also for the files of secrets. It leaves out old names that end in *.
 func (r *Report) oldNames(o Options) map[string]string {
 	old := map[string]string{}
 	for _, a := range o.Aliases {
@@ -61,7 +61,7 @@ func (r *Report) oldNames(o Options) map[string]string {
 	return old
 }
 
-// Matches reports whether a name is in a list, or begins like one of its items that end in *.
+// Matches reports whether a name is in the list, or begins like an item of the list that ends in *.
 func Matches(name string, known []string) bool {
 	return slices.ContainsFunc(known, func(k string) bool {
 		prefix, open := strings.CutSuffix(k, "*")
@@ -73,7 +73,7 @@ func hasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// Nearest returns the known name that a misspelled name probably stands for, "" if none is near.
+// Nearest returns the known name that a misspelled name probably stands for; "" if no name is near.
 func Nearest(name string, known []string) string {
 	if near, d := nearest(name, known); d <= max(3, len(name)/4) {
 		return near
@@ -81,7 +81,8 @@ func Nearest(name string, known []string) string {
 	return ""
 }
 
-// nearest returns the known name with the fewest letters to change, the first of equals.
+// nearest returns the known name that takes the fewest changed letters, and their number. Among equals it returns the
+// first.
 func nearest(name string, known []string) (string, int) {
 	best, fewest := "", len(name)
 	var row []int
@@ -97,8 +98,8 @@ func nearest(name string, known []string) (string, int) {
 	return best, fewest
 }
 
-// distance returns how many letters must be inserted, deleted or replaced to turn a into b. row is scratch memory, one
-// longer than b.
+// distance returns how many letters must be inserted, deleted or replaced to turn a into b. row is scratch memory of
+// len(b)+1 elements.
 func distance(a, b string, row []int) int {
 	for j := range row {
 		row[j] = j

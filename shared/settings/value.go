@@ -12,7 +12,7 @@ import (
 // parser parses a text into a field of one type.
 type parser struct {
 	set  func(field reflect.Value, text string) error
-	want string // what a text should be; empty: the error says it
+	want string // says what a text should be; "": the error of set says so
 }
 
 func parserOf[T any](parse func(string) (T, error), want string) parser {
@@ -26,7 +26,7 @@ func parserOf[T any](parse func(string) (T, error), want string) parser {
 	return parser{set, want}
 }
 
-// parsers are the parsers of all types that a field may have.
+// parsers has a parser for each type that a field may have.
 var parsers = map[reflect.Type]parser{
 	reflect.TypeFor[string](): parserOf(func(s string) (string, error) { return s, nil }, ""),
 	reflect.TypeFor[bool]():   parserOf(strconv.ParseBool, "not a yes or no: true, false, 1, 0"),
@@ -52,7 +52,7 @@ var parsers = map[reflect.Type]parser{
 	reflect.TypeFor[map[string]string](): parserOf(Map, ""),
 }
 
-// inSeconds replaces the parser of durations where a bare number is a duration too.
+// inSeconds is the parser of durations if Options.Seconds is set.
 var inSeconds = parserOf(Seconds, "not a duration: a number of seconds, or 10s, 150us, 1h30m")
 
 const (
@@ -60,8 +60,8 @@ const (
 	number  = "not a number, such as 0.8"
 )
 
-// fill sets every field to its variable's value, otherwise to its default; a field without either stays unchanged. An
-// invalid text is an error and sets zero.
+// fill sets every field to its variable's value or, if that is unset, to its default. A field without a default stays
+// unchanged. An invalid value is reported as an error, and the field becomes zero.
 func (r *Report) fill(into any, seconds bool) {
 	walk(reflect.ValueOf(into).Elem(), "", nil, func(f Field, _ reflect.StructTag, field reflect.Value) {
 		p, ok := parsers[field.Type()]
@@ -85,7 +85,7 @@ func (r *Report) fill(into any, seconds bool) {
 	})
 }
 
-// unreadable adds the error that a text is no value of its field.
+// unreadable adds the error that a text is not a value of its field.
 func (r *Report) unreadable(f Field, text, want string, err error) {
 	switch {
 	case want == "" && f.Secret:
@@ -102,7 +102,7 @@ func (r *Report) unreadable(f Field, text, want string, err error) {
 	r.fields[f.Name] = f
 }
 
-// Seconds parses a whole number of seconds or a Go duration.
+// Seconds parses a whole number, in seconds, or a Go duration.
 func Seconds(s string) (time.Duration, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
@@ -118,7 +118,7 @@ func Seconds(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// List splits at commas, trims each item and drops blank items.
+// List splits a text at commas, trims the items and drops empty ones.
 func List(s string) []string {
 	var items []string
 	for item := range strings.SplitSeq(s, ",") {
@@ -129,7 +129,7 @@ func List(s string) []string {
 	return items
 }
 
-// Map parses "k1:v1,k2:v2": items are split at their first colon, so that values may contain colons.
+// Map parses "k1:v1,k2:v2". Each item is split at its first colon, so that values may contain colons.
 func Map(s string) (map[string]string, error) {
 	m := map[string]string{}
 	for _, item := range List(s) {
@@ -146,7 +146,7 @@ func Map(s string) (map[string]string, error) {
 	return m, nil
 }
 
-// check checks every field by its tags min, max and oneof.
+// check checks every field against its tags min, max and oneof.
 func (r *Report) check(into any) {
 	walk(reflect.ValueOf(into).Elem(), "", nil, func(f Field, tag reflect.StructTag, v reflect.Value) {
 		if r.fields[f.Name].failed {
@@ -173,7 +173,8 @@ func (r *Report) check(into any) {
 	})
 }
 
-// oneOf replaces the value by its spelling in the list, or reports the allowed words.
+// oneOf checks that the value is among words, and replaces it by the spelling in words. Otherwise it reports the words
+// that are allowed.
 func (r *Report) oneOf(name string, words []string, fold bool, v reflect.Value) {
 	for _, w := range words {
 		if w == v.String() || fold && strings.EqualFold(w, v.String()) {
@@ -188,7 +189,7 @@ func (r *Report) oneOf(name string, words []string, fold bool, v reflect.Value) 
 	r.Wrong(name, "%s", text)
 }
 
-// compare returns v - limit, and not a number if v is none.
+// compare returns the difference v - limit. It returns NaN if v is NaN.
 func compare(v reflect.Value, limit string) (float64, error) {
 	if v.Type() == reflect.TypeFor[time.Duration]() {
 		d, err := time.ParseDuration(limit)

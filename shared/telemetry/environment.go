@@ -14,9 +14,10 @@ import (
 
 const otlpPrefix = "OTEL_EXPORTER_OTLP_"
 
-// CheckEnvironment returns the errors in the standard variables of an OTLP exporter, each line with the variable's name
-// and what would be right; the values of headers are never shown. signal is TRACES or METRICS, protocol http or grpc,
-// and get returns a variable ("" for none). The SDK itself would ignore an error and export to its default endpoint.
+// CheckEnvironment returns the errors in the standard variables of an OTLP exporter, one line each, with the variable's
+// name and what would be right. It never shows the values of headers. signal is TRACES or METRICS, protocol is http or
+// grpc, and get returns the value of a variable ("" if it is unset). The SDK itself would ignore an error and export to
+// its default endpoint.
 func CheckEnvironment(signal, protocol string, get func(name string) string) (mistakes []string) {
 	for _, infix := range []string{"", signal + "_"} {
 		c := checker{prefix: otlpPrefix + infix, get: get}
@@ -40,7 +41,7 @@ func (c *checker) wrong(name, format string, args ...any) {
 	c.mistakes = append(c.mistakes, c.prefix+name+": "+fmt.Sprintf(format, args...))
 }
 
-// endpoint checks the endpoint: over gRPC any target that the library can dial is valid.
+// endpoint checks the endpoint's URL. Over gRPC, every target that the library can dial is valid.
 func (c *checker) endpoint(protocol string) {
 	v := c.value("ENDPOINT")
 	if v == "" {
@@ -92,8 +93,8 @@ func (c *checker) others() {
 	}
 }
 
-// ParseHeaders parses OTEL_EXPORTER_OTLP_HEADERS: name=value,name=value with percent-encoded values. Its errors show no
-// value.
+// ParseHeaders parses OTEL_EXPORTER_OTLP_HEADERS: name=value,name=value with percent-encoded values. Its errors do not
+// show values.
 func ParseHeaders(text string) (map[string]string, error) {
 	headers := map[string]string{}
 	for i, item := range strings.Split(text, ",") {

@@ -1,9 +1,9 @@
-// Package telemetry sets up the OpenTelemetry SDK as both daemons use it: spans that are sampled,
-// gathered and exported over OTLP, what the SDK has to say about itself in the daemon's log, and an
-// end in bounded time. Package metrics below it does the same for metrics.
+// Package telemetry sets up the OpenTelemetry SDK as both daemons use it: it samples spans, exports them over OTLP,
+// writes the SDK's own messages to the daemon's log, and ends in bounded time. Package metrics below it does the same
+// for metrics.
 //
-// A daemon with tracing on does this, and holds nil instead of a tracer with tracing off, so that its
-// request path has one comparison and no more:
+// A daemon with tracing calls the package as follows. Without tracing it holds nil instead of a tracer, so that tracing
+// costs its requests only one comparison:
 //
 //	telemetry.Diagnostics(log, slog.LevelDebug)
 //	tracing, err := telemetry.StartTracing(ctx, telemetry.TracingOptions{
@@ -17,12 +17,12 @@
 //	...
 //	tracing.Stop(5 * time.Second) // after the last request
 //
-// The exporter's endpoint, headers, certificates, time-out and compression are the standard variables
-// OTEL_EXPORTER_OTLP_* and OTEL_EXPORTER_OTLP_TRACES_*, the batches' OTEL_BSP_*, limits of one span
-// OTEL_SPAN_*. The SDK reads them from the process's environment and passes over what it does not
-// understand; [CheckEnvironment] says what that would be, so that a daemon can refuse to start.
+// Standard environment variables set the exporter's endpoint, headers, certificates, time-out and compression
+// (OTEL_EXPORTER_OTLP_* and OTEL_EXPORTER_OTLP_TRACES_*), the batches (OTEL_BSP_*) and the limits of one span
+// (OTEL_SPAN_*). The SDK reads them from the process's environment and ignores values that it does not understand.
+// [CheckEnvironment] reports such values, so that a daemon can refuse to start.
 //
-// The package sets no global tracer and no global propagator; Diagnostics alone is process-wide.
+// The package sets no global tracer or propagator. Only Diagnostics is process-wide.
 package telemetry
 
 import (
@@ -47,27 +47,27 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// TracingOptions are a daemon's settings.
+// TracingOptions are the settings of a daemon for tracing.
 type TracingOptions struct {
 	// Protocol is http (OTLP as protobuf over HTTP) or grpc.
 	Protocol string
-	// SamplingRate is the share of traces that are recorded, 0 to 1, chosen by trace id. It decides where a trace
-	// begins here; otherwise the caller's choice applies.
+	// SamplingRate is the share of traces, 0 to 1, that are recorded, chosen by trace ID. It decides for traces that
+	// begin in this daemon; for other traces, the caller has decided.
 	SamplingRate float64
-	// StandardSampler leaves the choice to OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG instead; without them every
-	// trace that begins here is recorded.
+	// StandardSampler leaves the decision to OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG instead. If they are
+	// unset, every trace that begins in this daemon is recorded.
 	StandardSampler bool
-	// Resource describes the process, above all its service.name. It takes precedence over OTEL_SERVICE_NAME and
-	// OTEL_RESOURCE_ATTRIBUTES, and these over Default.
+	// Resource describes the process, above all by its service.name. Its attributes take precedence over
+	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, which take precedence over Default.
 	Resource, Default []attribute.KeyValue
-	// Headers are sent with each export, instead of OTEL_EXPORTER_OTLP_HEADERS: for secrets from a file. nil leaves the
-	// variable in effect.
+	// Headers are sent with each export instead of OTEL_EXPORTER_OTLP_HEADERS, for secrets that come from a file; nil
+	// leaves the variable in effect.
 	Headers map[string]string
 	// Log gets a line when an outage of the collector begins and when it is over.
 	Log *slog.Logger
 }
 
-// Tracing makes spans and sends them. All methods are safe for concurrent use.
+// Tracing makes spans and exports them. All methods are safe for concurrent use.
 type Tracing struct {
 	// Propagator reads and writes the trace context of callers: W3C trace context and baggage, B3 in one header or
 	// several. Where both are present, W3C wins.
@@ -77,7 +77,7 @@ type Tracing struct {
 	exporter *exporter
 }
 
-// StartTracing sets the exporter up; it does not wait for a collector. An error means that the environment or o is
+// StartTracing sets up the exporter. It does not wait for a collector. An error means that the environment or o is
 // invalid.
 func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 	out, err := newExporter(ctx, o)
@@ -106,20 +106,21 @@ func Propagator() propagation.TextMapPropagator {
 	)
 }
 
-// Tracer returns the tracer of one instrumentation scope. Call it once and keep the result: the look-up takes a lock.
+// Tracer returns the tracer of one instrumentation scope. Call it once and keep the result, since the look-up takes a
+// lock.
 func (t *Tracing) Tracer(scope string) trace.Tracer { return t.provider.Tracer(scope) }
 
-// Spans returns how many spans the collector took, and how many it did not. Spans that found the queue full
-// (OTEL_BSP_MAX_QUEUE_SIZE) are in neither number.
+// Spans returns how many spans the collector has accepted, and how many it has not. Spans that were dropped because the
+// queue was full (OTEL_BSP_MAX_QUEUE_SIZE) are in neither number.
 func (t *Tracing) Spans() (sent, lost uint64) { return t.exporter.sent.Load(), t.exporter.lost.Load() }
 
-// Stop sends the recorded spans and ends everything within the given time. An error says that spans were lost.
+// Stop exports the recorded spans and ends everything within patience. An error says that spans were lost.
 func (t *Tracing) Stop(patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, before := t.Spans()
 	err := t.provider.Shutdown(ctx)
-	t.exporter.cancel() // spans that still wait for the collector
+	t.exporter.cancel() // gives up exports that still wait for the collector
 	_, after := t.Spans()
 	if errors.Is(err, context.DeadlineExceeded) || err == nil && after > before {
 		return errors.New("tracing: the collector did not take the last spans")
@@ -127,7 +128,8 @@ func (t *Tracing) Stop(patience time.Duration) error {
 	return err
 }
 
-// Resource merges the attributes of the process, the strongest last: fallback, OTEL_RESOURCE_ATTRIBUTES, sure.
+// Resource merges the attributes that describe the process. Attributes in sure take precedence over
+// OTEL_RESOURCE_ATTRIBUTES, which takes precedence over fallback.
 func Resource(ctx context.Context, sure, fallback []attribute.KeyValue) (*resource.Resource, error) {
 	return resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithAttributes(fallback...), resource.WithFromEnv(),
@@ -139,7 +141,7 @@ func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, 
 	switch o.Protocol {
 	case "http":
 		var with []otlptracehttp.Option
-		if local { // the specification's default; the SDK's own is https
+		if local { // the specification's default; the SDK's own default is https
 			with = append(with, otlptracehttp.WithEndpointURL("http://localhost:4318/v1/traces"))
 		}
 		if o.Headers != nil {
@@ -159,8 +161,8 @@ func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, 
 	return nil, fmt.Errorf("there is no protocol %q, only http and grpc", o.Protocol)
 }
 
-// Local reports that the environment names no collector for a signal, TRACES or METRICS, so that the specification's
-// default applies: http on this host.
+// Local reports whether the environment names no collector for a signal (TRACES or METRICS), so that the
+// specification's default applies: http on this host.
 func Local(signal string) bool {
 	for _, n := range []string{"ENDPOINT", "INSECURE", "CERTIFICATE"} {
 		if strings.TrimSpace(os.Getenv(otlpPrefix+n)) != "" ||
@@ -171,20 +173,20 @@ func Local(signal string) bool {
 	return true
 }
 
-// exporter counts spans, logs an outage once, and stops when Tracing stops. The SDK's batcher
-// would report each failed batch on a line of its own.
+// exporter counts spans, logs an outage of the collector once, and stops when Tracing stops. The SDK's batcher would
+// log each batch that failed.
 type exporter struct {
 	sdktrace.SpanExporter
 	log      *slog.Logger
 	protocol string
-	ctx      context.Context // ends exports that are running
+	ctx      context.Context // ends exports that are under way
 	cancel   context.CancelFunc
 
 	sent, lost atomic.Uint64
-	away       atomic.Bool // the collector did not take the last batch
+	away       atomic.Bool // the collector did not accept the last batch
 }
 
-// ExportSpans implements sdktrace.SpanExporter. It handles every error itself.
+// ExportSpans implements sdktrace.SpanExporter. It handles every error itself and returns nil.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -204,8 +206,8 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	return nil
 }
 
-// Diagnostics sends the OpenTelemetry SDK's own messages to log, for the whole process: errors and warnings as such,
-// other messages at the given level. Without it the SDK writes to standard error in a form of its own.
+// Diagnostics writes the OpenTelemetry SDK's own messages to log, for the whole process: errors and warnings at their
+// levels, other messages at the given level. Without it, the SDK writes to standard error in a format of its own.
 func Diagnostics(log *slog.Logger, level slog.Level) {
 	log = log.With("component", "opentelemetry")
 	h := sdkHandler{log.Handler(), level}
@@ -215,8 +217,8 @@ func Diagnostics(log *slog.Logger, level slog.Level) {
 	}))
 }
 
-// sdkHandler converts the levels of the SDK's records: logr's verbosity 1 is the SDK's warning, 4 its information, 8
-// every change inside it. They arrive as slog levels -1, -4 and -8.
+// sdkHandler converts the levels of the SDK's log records. The SDK logs by logr's verbosity: 1 is a warning, 4
+// information, 8 every change inside the SDK. These arrive as slog levels -1, -4 and -8.
 type sdkHandler struct {
 	slog.Handler
 	level slog.Level

@@ -1,8 +1,8 @@
-// Package clock keeps PostgreSQL's time between readings of it, so that all replicas use one clock, whatever their
-// machines' clocks say.
+// Package clock computes PostgreSQL's time between readings of it, so that all replicas use the same clock, whatever
+// the clocks of their machines say.
 //
-// The present time is the time of the last reading plus what the machine's monotonic clock has counted since. So the
-// clock continues while the database is unavailable, and a step of the machine's clock changes nothing.
+// The current time is the time of the last reading plus what the machine's monotonic clock has counted since. So the
+// clock continues while the database is unavailable, and a step of the machine's clock does not affect it.
 package clock
 
 import (
@@ -13,27 +13,29 @@ import (
 )
 
 const (
-	// stepAbove is the difference above which a reading is applied at once; a smaller difference is slewed.
+	// stepAbove is the difference above which a new reading is applied at once. A smaller difference is corrected
+	// gradually.
 	stepAbove = 500 * time.Millisecond
-	// slewPerSecond is how much of a difference is corrected in a second.
+	// slewPerSecond is how much of a difference is corrected in each second.
 	slewPerSecond = 5 * time.Millisecond
-	// slowest is how long a reading may take: its midpoint may be wrong by half of that time.
+	// slowest is how long a reading may take. Its midpoint may be wrong by half of that time.
 	slowest = time.Second
 	// warnAbove is the difference between the machine's clock and PostgreSQL's above which a warning is logged.
 	warnAbove = 2 * time.Second
 	warnEvery = time.Hour
 )
 
-// Reading is what PostgreSQL's clock said between Sent and Received, two readings of time.Now.
+// Reading is what PostgreSQL's clock said at some time between Sent and Received, which are readings of time.Now.
 type Reading struct {
 	Server         time.Time
 	Sent, Received time.Time
 }
 
-// middle returns when, by this machine's clock, the server is assumed to have read its clock.
+// middle returns when, by this machine's clock, PostgreSQL is assumed to have read its clock: halfway between Sent and
+// Received.
 func (r Reading) middle() time.Time { return r.Sent.Add(r.Received.Sub(r.Sent) / 2) }
 
-// Clock is PostgreSQL's clock. A nil Clock, and one without a reading, is the machine's clock. Its methods may be
+// Clock is PostgreSQL's clock. A Clock that is nil or has no reading yet is the machine's clock. Its methods may be
 // called from any goroutine.
 type Clock struct {
 	log *slog.Logger
@@ -43,17 +45,17 @@ type Clock struct {
 	warned time.Time
 }
 
-// run is the time since a reading.
+// run holds the last reading and what has to be corrected since.
 type run struct {
-	from   time.Time // of the machine, with a monotonic reading
-	server time.Time // at from, without a monotonic reading
+	from   time.Time // time of the machine's clock, with a monotonic reading
+	server time.Time // PostgreSQL's time at from, without a monotonic reading
 	slew   time.Duration
 }
 
-// New returns a clock without a reading. log gets steps and warnings.
+// New returns a Clock without a reading. log gets steps of the clock and warnings.
 func New(log *slog.Logger) *Clock { return &Clock{log: log} }
 
-// Now returns the present time.
+// Now returns PostgreSQL's current time.
 func (c *Clock) Now() time.Time {
 	if c == nil {
 		return time.Now()
@@ -71,13 +73,13 @@ func (r *run) at(machine time.Time) time.Time {
 	return r.server.Add(passed + min(most, max(-most, r.slew)))
 }
 
-// Start takes the first reading, however long it took.
+// Start applies the first reading, however long it took.
 func (c *Clock) Start(r Reading) {
 	c.run.Store(&run{from: r.middle(), server: r.Server.Round(0)})
 	c.warn()
 }
 
-// Take applies another reading. It ignores a reading that took longer than slowest.
+// Take applies a further reading. It ignores a reading that took longer than slowest.
 func (c *Clock) Take(r Reading) {
 	now := c.run.Load()
 	switch {
@@ -99,7 +101,7 @@ func (c *Clock) Take(r Reading) {
 	c.warn()
 }
 
-// Offset returns by how much the machine's clock is ahead of PostgreSQL's; 0 before the first reading.
+// Offset returns how far the machine's clock is ahead of PostgreSQL's; 0 before the first reading.
 func (c *Clock) Offset() time.Duration {
 	r := c.run.Load()
 	if r == nil {
@@ -109,7 +111,7 @@ func (c *Clock) Offset() time.Duration {
 	return machine.Round(0).Sub(r.at(machine))
 }
 
-// warn logs, at most hourly, that the machine's clock is wrong.
+// warn logs, at most once an hour, that the machine's clock is wrong.
 func (c *Clock) warn() {
 	off := c.Offset()
 	if off.Abs() <= warnAbove {

@@ -1,5 +1,5 @@
-// Package jsontext scans and quotes JSON text: claims, keys and request bodies are checked and read in one pass, and
-// tokens, key sets and answers are written by appending, without an allocation for each value.
+// Package jsontext scans and writes JSON text without building values. Claims, keys and request bodies are checked and
+// read in one pass; tokens, key sets and answers are written by appending, without an allocation for each value.
 package jsontext
 
 import (
@@ -9,8 +9,8 @@ import (
 
 const hex = "0123456789abcdef"
 
-// AppendString appends s as a JSON string (RFC 8259 section 7). Invalid UTF-8 becomes U+FFFD. '<', '>' and '&' are not
-// escaped, since our JSON is never part of a page.
+// AppendString appends s as a JSON string (RFC 8259 section 7). Invalid UTF-8 becomes U+FFFD. It does not escape '<',
+// '>' and '&', since the JSON is never part of an HTML page.
 func AppendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0
@@ -60,10 +60,10 @@ func AppendStrings(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
-// AppendObject appends raw, which must be one JSON object, without white space between its parts
-// (PostgreSQL prints jsonb with blanks). Nothing and null become the empty object.
+// AppendObject appends raw, which must be a JSON object, without the white space between its parts (PostgreSQL prints
+// jsonb with spaces). For nothing and for null, it appends the empty object.
 func AppendObject(dst, raw []byte) ([]byte, error) {
-	// text is not used after raw, and neither is changed meanwhile.
+	// text is not used after raw, and neither is changed in the meantime.
 	text := unsafe.String(unsafe.SliceData(raw), len(raw))
 	start := skipSpace(text, 0)
 	if start == len(text) || text[start:] == "null" {
@@ -72,7 +72,7 @@ func AppendObject(dst, raw []byte) ([]byte, error) {
 	if text[start] != '{' || !utf8.ValidString(text) {
 		return dst, ErrSyntax
 	}
-	end, err := skipValue(text, start, 2) // inside of the claims
+	end, err := skipValue(text, start, 2) // the object is nested in the claims
 	if err != nil {
 		return dst, err
 	}

@@ -13,8 +13,8 @@ const (
 	jsonbExponent = 3 // digits
 )
 
-// CheckJSONB refuses JSON that encoding/json accepts and PostgreSQL does not: U+0000, half surrogates, huge numbers,
-// deep nesting. It does not check the syntax, which encoding/json does.
+// CheckJSONB refuses JSON that encoding/json accepts but PostgreSQL does not: U+0000, half surrogate pairs, huge
+// numbers, deep nesting. It does not check the syntax, which encoding/json does.
 func CheckJSONB(text []byte) error {
 	trimmed := bytes.TrimLeft(text, " \t\r\n")
 	if len(trimmed) == 0 {
@@ -67,10 +67,10 @@ func CheckJSONB(text []byte) error {
 	return nil
 }
 
-// checkEscapes checks the escapes of a string that begins at from, and returns the index of the string's end. It
-// refuses half surrogate pairs and, unless nul, U+0000.
+// checkEscapes checks the escapes in a JSON string that begins at index from, and returns the index of the string's
+// end. It refuses half surrogate pairs and, unless nul is set, U+0000.
 func checkEscapes[T string | []byte](text T, from int, nul bool) (end int, err error) {
-	high := false // a high surrogate came just before
+	high := false // the escape just before was a high surrogate
 	for i := from; i < len(text); i++ {
 		if text[i] != '\\' {
 			if high {
@@ -103,7 +103,7 @@ func checkEscapes[T string | []byte](text T, from int, nul bool) (end int, err e
 		}
 		i += 4
 	}
-	return len(text), nil // not closed: a syntax error
+	return len(text), nil // not closed, which is a syntax error
 }
 
 var ErrHalfPair = errors.New("a text contains half of a surrogate pair")

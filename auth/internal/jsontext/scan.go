@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// A scanner of JSON for tokens and keys: it makes one pass over the text, accepts only what RFC 8259 allows, refuses
-// equal member names, compared without escapes (RFC 7515 section 4 leaves a choice, but two readers of one token must
-// never disagree), and builds no unused values. encoding/json takes the last of two equal names, ignores the case of
-// names and repairs invalid UTF-8.
+// This file is a scanner of JSON for tokens and keys. It makes one pass over the text, and builds no values that are
+// not used. It accepts only what RFC 8259 allows, and refuses objects with two members of the same name, compared after
+// unescaping: RFC 7515 section 4 leaves a choice, but two readers of one token must never disagree. encoding/json, in
+// contrast, takes the last of two equal names, ignores the case of names and repairs invalid UTF-8.
 
 const (
-	MaxDepth   = 32  // nested arrays and objects
+	MaxDepth   = 32  // of nested arrays and objects
 	MaxMembers = 256 // of the outermost object
 )
 
@@ -27,7 +27,7 @@ var (
 	ErrMembers   = errors.New("too many JSON members")
 )
 
-// Members calls f with every member of text, which must be an object. The value is the member's raw JSON. It stops at
+// Members calls f with every member of text, which must be an object. value is the member's raw JSON. Members stops at
 // the first error of f.
 func Members(text string, f func(name, value string) error) error {
 	if !utf8.ValidString(text) {
@@ -56,7 +56,7 @@ func Members(text string, f func(name, value string) error) error {
 	return atEnd(text, i)
 }
 
-// Elements calls f with every element of text, which must be an array and was checked before.
+// Elements calls f with every element of text, which must be an array that was checked before.
 func Elements(text string, f func(value string) error) error {
 	if text == "" || text[0] != '[' {
 		return ErrSyntax
@@ -68,7 +68,7 @@ func Elements(text string, f func(value string) error) error {
 	return atEnd(text, i)
 }
 
-// Strings returns the elements of an array of strings that was checked before.
+// Strings returns the elements of text, which must be an array of strings that was checked before.
 func Strings(text string) (all []string, err error) {
 	err = Elements(text, func(value string) error {
 		s, err := Unquote(value)
@@ -92,7 +92,8 @@ func skipSpace(text string, i int) int {
 	return i
 }
 
-// skipValue returns the index behind the value that starts at i; depth is that of the value, if it is nested.
+// skipValue returns the index after the value that starts at i; depth is the nesting depth of the value, if it is an
+// array or object.
 func skipValue(text string, i, depth int) (int, error) {
 	if i >= len(text) {
 		return 0, ErrSyntax
@@ -113,13 +114,14 @@ func skipValue(text string, i, depth int) (int, error) {
 	return 0, ErrSyntax
 }
 
-// visitor has what walk calls with each quoted name, before its value, and with each value; nil: nothing.
+// visitor holds the functions that walk calls: name with each quoted name of a member, before its value, and value with
+// each value. A function that is nil is not called.
 type visitor struct {
 	name, value func(text string) error
 	members     int // at most; 0: any number
 }
 
-// walk returns the index behind the object or array that starts at i.
+// walk returns the index after the object or array that starts at i, and calls the functions of v.
 func walk(text string, i, depth int, v visitor) (int, error) {
 	if depth > MaxDepth {
 		return 0, ErrDepth
@@ -250,8 +252,8 @@ func hex4[T string | []byte](text T, i int) (rune, bool) {
 	return r, true
 }
 
-// Unquote returns the text of a JSON string that skipString has accepted. It refuses half a surrogate pair, which has
-// no UTF-8 form.
+// Unquote returns the text of a JSON string that skipString has accepted. It refuses half a surrogate pair, which UTF-8
+// cannot represent.
 func Unquote(value string) (string, error) {
 	if len(value) < 2 || value[0] != '"' {
 		return "", ErrSyntax

@@ -29,7 +29,7 @@ var script []byte
 
 var page = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageSource)) })
 
-// mostWait is how long a caller may wait for a message.
+// mostWait is how long a client may wait for a message.
 const mostWait = 30 * time.Second
 
 // Handler serves the box:
@@ -75,7 +75,7 @@ func (b *Box) Handler() http.Handler {
 	})
 }
 
-// chosen returns the messages that the request selects.
+// chosen returns the messages that the request's query selects.
 func (b *Box) chosen(r *http.Request) []Message {
 	q := r.URL.Query()
 	f := Filter{To: q.Get("to"), Kind: q.Get("kind"), Channel: q.Get("channel")}
@@ -98,7 +98,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 	e.SetEscapeHTML(false) // so that links can be copied
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
-		panic(err) // strings and times
+		panic(err) // strings and times always encode
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Write(out.Bytes())
@@ -106,7 +106,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 
 func (b *Box) getMessages(w http.ResponseWriter, r *http.Request) { writeJSON(w, b.chosen(r)) }
 
-// one returns the message of the path. If there is none, it answers the request and returns nil.
+// one returns the message that the path names. If there is none, it answers the request and returns nil.
 func (b *Box) one(w http.ResponseWriter, r *http.Request) *Message {
 	id, err := uuid.Parse(r.PathValue("id"))
 	if err == nil {
@@ -126,7 +126,7 @@ func (b *Box) getMessage(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// getBody shows a mail's HTML for a frame, like a mail program: without scripts, without access to the surrounding
+// getBody shows a mail's HTML in a frame as a mail program does: without scripts, without access to the surrounding
 // page, with links that open in a new window.
 func (b *Box) getBody(w http.ResponseWriter, r *http.Request) {
 	m := b.one(w, r)
@@ -170,13 +170,13 @@ func (b *Box) getMessagePage(w http.ResponseWriter, r *http.Request) {
 func writePage(w http.ResponseWriter, name string, data any) {
 	var out bytes.Buffer
 	if err := page().ExecuteTemplate(&out, name, data); err != nil {
-		panic(err) // the template is ours
+		panic(err) // cannot fail: the template is part of the program
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Write(out.Bytes())
 }
 
-// Serve serves the box on l until ctx ends. It returns an error, without serving, if l does not listen on a loopback
+// Serve serves the Box on l until ctx ends. It returns an error without serving if l does not listen on a loopback
 // address.
 func (b *Box) Serve(ctx context.Context, l net.Listener, log *slog.Logger) error {
 	defer l.Close()
@@ -185,6 +185,6 @@ func (b *Box) Serve(ctx context.Context, l net.Listener, log *slog.Logger) error
 	}
 	srv := httpx.NewServer(b.Handler(), httpx.Timeouts{Header: 10 * time.Second, Read: 30 * time.Second,
 		Write: mostWait + 30*time.Second, Idle: time.Minute}, log)
-	srv.BaseContext = func(net.Listener) context.Context { return ctx } // ends the waits
+	srv.BaseContext = func(net.Listener) context.Context { return ctx } // ends the requests that wait for a message
 	return httpx.ServeUntil(ctx, srv, l, 2*time.Second)
 }

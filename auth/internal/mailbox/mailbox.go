@@ -1,9 +1,9 @@
-// Package mailbox replaces SMTP and SMS gateways during development: it keeps the messages that would have been sent
-// and shows them as a page, with links and codes to click and copy, and as JSON.
+// Package mailbox replaces SMTP and SMS gateways during development: it keeps the messages that would have been sent,
+// and shows them as web pages, with links and codes to click and copy, and as JSON.
 //
-// It holds the sign-in links of all users in clear. Therefore it needs a loopback listener of its own, and answers only
-// under loopback names, so that no web page can read it through a host name that resolves to 127.0.0.1. It stores
-// nothing beyond the life of the process.
+// It contains the sign-in links of all users in clear text. Therefore it needs a loopback listener of its own, and
+// answers only under loopback names, so that no web page can read it through a host name that resolves to 127.0.0.1. It
+// keeps messages only in memory.
 package mailbox
 
 import (
@@ -34,12 +34,12 @@ type Message struct {
 	Subject string    `json:"subject"`
 	Text    string    `json:"text"`
 	HTML    string    `json:"html"`
-	// Link is the mail's ConfirmationURL, Code the mail's or SMS's digits; "" if there is none.
+	// Link is the link in the mail, Code the one-time code in the mail or SMS; "" if there is none.
 	Link string `json:"link"`
 	Code string `json:"code"`
-	// Locale is the language tag of the built-in texts.
+	// Locale is the language tag of the built-in texts in the message.
 	Locale string `json:"locale"`
-	// CodeInText: Text has the code, which depends on AUTH_MAILER_SHOW and templates.
+	// CodeInText is set if Text contains the code, which depends on AUTH_MAILER_SHOW and the templates.
 	CodeInText bool `json:"code_in_text"`
 }
 
@@ -54,13 +54,13 @@ type Box struct {
 	mu      sync.Mutex
 	list    []Message // oldest first
 	bytes   int
-	arrived chan struct{} // closed and replaced at each arrival
+	arrived chan struct{} // closed and replaced whenever a message arrives
 }
 
 // New returns an empty Box.
 func New(now func() time.Time) *Box { return &Box{now: now, arrived: make(chan struct{})} }
 
-// Send keeps a mail; it is a mail.Sender.
+// Send keeps a mail. It implements mail.Sender.
 func (b *Box) Send(_ context.Context, m mail.Message) error {
 	b.add(Message{
 		ID: m.ID, Channel: mail.ChannelEmail, Kind: string(m.Kind), To: m.To, Subject: m.Subject,
@@ -69,14 +69,14 @@ func (b *Box) Send(_ context.Context, m mail.Message) error {
 	return nil
 }
 
-// SendText keeps an SMS; it is an outbox.Texter.
+// SendText keeps an SMS. It implements outbox.Texter.
 func (b *Box) SendText(_ context.Context, id uuid.UUID, m mail.SMS) error {
 	b.add(Message{ID: id, Channel: mail.ChannelSMS, Kind: m.Kind, To: m.To, Text: m.Text, Code: m.Token,
 		Locale: m.Locale})
 	return nil
 }
 
-// add adds a message, or replaces it if it was sent before.
+// add adds a message, or replaces it if the same message was sent before.
 func (b *Box) add(m Message) {
 	m.At, m.CodeInText = b.now().UTC(), m.Code != "" && strings.Contains(m.Text, m.Code)
 	b.mu.Lock()
@@ -99,14 +99,14 @@ func (b *Box) add(m Message) {
 	b.arrived = make(chan struct{})
 }
 
-// Clear forgets everything.
+// Clear drops all messages.
 func (b *Box) Clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.list, b.bytes = nil, 0
 }
 
-// Filter chooses messages; "" is any.
+// Filter selects messages; a field that is "" selects any.
 type Filter struct{ To, Kind, Channel string }
 
 func (f Filter) takes(m *Message) bool {
@@ -120,7 +120,7 @@ func (b *Box) Messages(f Filter) []Message {
 	return list
 }
 
-// Wait is Messages, but if no message matches, it waits until one arrives or ctx ends.
+// Wait does what Messages does, but if no message matches, it waits until one arrives or ctx ends.
 func (b *Box) Wait(ctx context.Context, f Filter) []Message {
 	for {
 		list, arrived := b.look(f)
@@ -138,7 +138,7 @@ func (b *Box) Wait(ctx context.Context, f Filter) []Message {
 func (b *Box) look(f Filter) ([]Message, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := []Message{} // [] in JSON, never null
+	list := []Message{} // so that JSON has [] and never null
 	for i := len(b.list) - 1; i >= 0; i-- {
 		if f.takes(&b.list[i]) {
 			list = append(list, b.list[i])

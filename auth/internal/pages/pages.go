@@ -1,6 +1,6 @@
-// Package pages renders the pages that a browser shows between a mail or a provider and the application: the
-// confirmation of a link, and errors. All pages share one template without scripts, in the languages and with the look
-// of mails.
+// Package pages renders the pages that a browser shows on the way from a mail or an external provider to the
+// application: the confirmation of a link, and errors. All pages share one template without scripts, with the languages
+// and the look of mails.
 //
 // It knows neither requests nor accounts.
 package pages
@@ -28,7 +28,7 @@ var styles string
 
 var parsed = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(source)) })
 
-// Look is the look and the languages of pages. It may be used by many goroutines.
+// Look holds the look and the languages of pages. It may be used by many goroutines.
 type Look struct {
 	site      mail.Site
 	languages *locale.Catalog
@@ -36,7 +36,7 @@ type Look struct {
 	csp       []string
 }
 
-// NewLook returns the look of a site, whose colors were checked.
+// NewLook returns the Look of a site, whose colors must have been checked.
 func NewLook(site mail.Site, languages *locale.Catalog) *Look {
 	style := strings.NewReplacer("COLOR", site.Color, "CONTRAST", mail.Contrasting(site.Color)).Replace(styles)
 	sum := sha256.Sum256([]byte(style))
@@ -44,33 +44,34 @@ func NewLook(site mail.Site, languages *locale.Catalog) *Look {
 	if u, err := url.Parse(site.LogoURL); err == nil && u.Host != "" {
 		images = u.Scheme + "://" + u.Host
 	}
-	// There is no form-action: Chromium would apply it to the redirect after the form, which leads to the application.
+	// The policy has no form-action: Chromium would apply it to the redirect after the form, which leads to the
+	// application.
 	csp := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; img-src " + images +
 		"; base-uri 'none'; frame-ancestors 'none'"
 	return &Look{site: site, languages: languages, style: template.CSS(style), csp: []string{csp}}
 }
 
-// Page is the content of a page, as keys of strings.
+// Page is the content of a page. Heading, Text, Button and Details are keys of texts in the strings files.
 type Page struct {
 	Heading, Text string
-	// Device adds that the link must be opened in the browser that requested it.
+	// Device adds the sentence that the link must be opened in the browser that requested it.
 	Device bool
 	// Button is the text of the button of a form that posts Fields to Action; "": the page has no form.
 	Button, Action string
 	Fields         [][2]string
-	// Back is the URL of the application; "": the page has no link.
+	// Back is the URL of the application, to which the page links; "": the page has no link.
 	Back string
-	// Details are shown in small print, with Variables.
+	// Details is shown in small print. Its text may contain Variables.
 	Details   string
 	Variables map[string]any
 }
 
-// Language returns the language of the page for a header Accept-Language.
+// Language returns the language of a page for a client with this Accept-Language header.
 func (l *Look) Language(accept string) *locale.Language {
 	return l.languages.Choose(l.languages.Candidates(nil, accept)...)
 }
 
-// Write answers with a page.
+// Write answers a request with a page.
 func (l *Look) Write(w http.ResponseWriter, status int, lang *locale.Language, p Page) {
 	vars := map[string]any{"SiteName": l.site.Name, "Support": l.site.Support}
 	for name, value := range p.Variables {
@@ -80,7 +81,7 @@ func (l *Look) Write(w http.ResponseWriter, status int, lang *locale.Language, p
 		if key == "" {
 			return ""
 		}
-		text, _ := lang.Text(key, vars) // errors in strings are reported when the strings are read
+		text, _ := lang.Text(key, vars) // errors in texts were reported when the texts were loaded
 		return text
 	}
 	data := map[string]any{
@@ -98,7 +99,7 @@ func (l *Look) Write(w http.ResponseWriter, status int, lang *locale.Language, p
 	}
 	var out bytes.Buffer
 	if err := parsed().Execute(&out, data); err != nil {
-		panic(err) // the template is ours
+		panic(err) // cannot fail: the template is part of the program
 	}
 	h := w.Header()
 	h["Content-Security-Policy"] = l.csp

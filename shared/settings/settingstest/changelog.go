@@ -15,8 +15,8 @@ var (
 	changelogParts   = []string{"Changed", "Added", "Fixed", "Security", "Upgrading"}
 )
 
-// Changelog checks the form of a daemon's changelog: versions, newest first, each with some of the five headings in
-// their order; and every old name of a setting, by itself or as PREFIX_*.
+// Changelog checks the form of a daemon's changelog: it must list versions, newest first, each with some of the five
+// headings in their order. It must also mention every old name of a setting, by itself or as PREFIX_*.
 func Changelog(t testing.TB, text string, aliases []settings.Alias) {
 	t.Helper()
 	for _, problem := range changelogProblems(text, aliases) {
@@ -45,7 +45,7 @@ func changelogProblems(text string, aliases []settings.Alias) (found []string) {
 			for i, digits := range m[1:] {
 				n, err := strconv.Atoi(digits)
 				if err != nil && i == 3 {
-					n = 1 << 30 // a release comes after its candidates
+					n = 1 << 30 // a release is newer than its release candidates
 				}
 				version = append(version, n)
 			}

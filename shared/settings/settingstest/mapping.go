@@ -16,10 +16,10 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// Mapping sets each variable of C, one at a time, to a valid value that is not its default, and checks that its field
-// has that value and no other field has changed. load reads an environment in addition to the least one; o are for
-// comparing C. Variables that need others, or more than a type and tags allow, are except: the caller has a test of
-// each.
+// Mapping sets each variable of the settings struct C, one at a time, to a valid value other than its default, and
+// checks that its field gets that value and that no other field changes. load reads an environment with the given
+// variables in addition to the required ones. o are options for comparing two values of C. except has the variables
+// that need other variables, or values that types and tags do not describe; the caller tests these itself.
 func Mapping[C any](t *testing.T, load func(environ ...string) (C, error), except map[string]bool, o ...cmp.Option) {
 	t.Helper()
 	defaults, err := load()
@@ -56,7 +56,7 @@ func Mapping[C any](t *testing.T, load func(environ ...string) (C, error), excep
 	}
 }
 
-// change gives a field another value that its tags allow, and returns the value's text.
+// change gives a field another value that its tags allow, and returns the value as text.
 func change(field reflect.Value, tag reflect.StructTag) (text string, err error) {
 	before := field.Interface()
 	set := func(value any, as string) {
@@ -99,7 +99,7 @@ func change(field reflect.Value, tag reflect.StructTag) (text string, err error)
 	return text, nil
 }
 
-// step returns 1, or -1 where the tag max allows no more.
+// step returns 1, or -1 if now has reached the maximum in the tag max.
 func step(now int, tag reflect.StructTag) int {
 	if most, err := strconv.Atoi(tag.Get("max")); err == nil && now >= most {
 		return -1
@@ -107,8 +107,8 @@ func step(now int, tag reflect.StructTag) int {
 	return 1
 }
 
-// Rooms returns the struct types of C's variables that are not of C's own package, with the names of their variables:
-// structs of settings that are passed on whole.
+// Rooms returns those struct types with variables in C that other packages declare, and the names of their variables.
+// These are structs of settings that are passed on whole.
 func Rooms[C any](t *testing.T) map[reflect.Type][]string {
 	t.Helper()
 	fields, err := settings.Fields(new(C))

@@ -1,4 +1,4 @@
-// Package settingstest makes the tables of a daemon's docs/settings.md from the tags and comments of its settings'
+// Package settingstest generates the tables of a daemon's docs/settings.md from the tags and comments of its settings'
 // fields, and compares them with the page. Only tests import it.
 package settingstest
 
@@ -22,24 +22,26 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of docs/settings.md again, as `make docs` does")
 
-// pages are the paths of the page from a test's working directory, which is the daemon's own or its internal/config.
+// pages are the paths of the page from a test's working directory, which is the daemon's folder or its internal/config.
 var pages = []string{"docs/settings.md", "../../docs/settings.md"}
 
 var marked = regexp.MustCompile(`(?s)<!-- table of ([\w.]+) -->\n.*?<!-- end of table -->`)
 
-// table is one struct of settings, the prefix of its variables, and the name of their table: "" is the struct's own.
+// table is a struct of settings, the prefix of its variables, and the name of the table that lists them; "" stands for
+// the struct's own table.
 type table struct {
 	of     reflect.Type
 	prefix string
 	in     string
 }
 
-// Tables compares the tables of docs/settings.md, each between <!-- table of Name --> and <!-- end of table -->, with
-// the fields' tags and comments. The text between the tables is written by hand. The rows of a struct that is a field
-// of config are in the table with the field's name, and the rows of a struct in flat in the table with the struct's
-// name; a struct that config has twice is only in the first table. A nested field, or struct, with the tag `table` is
-// in the table that the tag names, after that table's own rows. show returns a variable's name in a table: variables
-// with the same name and text share a row.
+// Tables compares the tables of docs/settings.md with the tags and comments of the fields. Each table is between <!--
+// table of Name --> and <!-- end of table -->; the text between tables is written by hand.
+//
+// The fields of a struct that is a field of config are listed in the table with that field's name. The fields of a
+// struct in flat are listed in the table with the struct's name. A struct that config has twice is listed only in the
+// first table. A nested field or struct with the tag `table` is listed in the table that the tag names, after that
+// table's own rows. show returns the name of a variable in a table: variables with the same name and text share a row.
 func Tables(t *testing.T, show func(name string) string, config any, flat ...any) {
 	t.Helper()
 	comments, own, guests := comments{}, map[string]string{}, map[string]string{}
@@ -100,11 +102,11 @@ func Tables(t *testing.T, show func(name string) string, config any, flat ...any
 	}
 }
 
-// row is a line of a table: of the table that a tag names, or the struct's.
+// row is a line of a table, with the name of the table if a tag names it.
 type row struct{ table, text string }
 
-// settingRows returns the rows of a struct's settings, including nested structs. outer is the comment of the field that
-// has the struct: fields without a comment of their own take it.
+// settingRows returns the rows for the fields of a struct, including nested structs. outer is the comment of the field
+// that holds the struct; fields without a comment of their own take it.
 func settingRows(t *testing.T, from table, outer string, show func(string) string, comments comments) (rows []row) {
 	t.Helper()
 	seen := map[row]bool{}
@@ -144,10 +146,10 @@ func settingRows(t *testing.T, from table, outer string, show func(string) strin
 	return rows
 }
 
-// comments are the comments of the fields of structs, by folder and Struct.Field.
+// comments maps folders to the comments of the fields of their structs, by Struct.Field.
 type comments map[string]map[string]string
 
-// of returns a field's comment.
+// of returns the comment of a field.
 func (c comments) of(t *testing.T, of reflect.Type, field string) string {
 	t.Helper()
 	dir := folder(t, of.PkgPath())
@@ -157,7 +159,7 @@ func (c comments) of(t *testing.T, of reflect.Type, field string) string {
 	return c[dir][of.Name()+"."+field]
 }
 
-// folder returns the folder of a package of this module.
+// folder returns the folder of a package in this module.
 func folder(t *testing.T, pkg string) string {
 	t.Helper()
 	for up := "."; ; up = filepath.Join(up, "..") {
@@ -173,7 +175,7 @@ func folder(t *testing.T, pkg string) string {
 	}
 }
 
-// fieldComments returns the comments of the fields of the structs in a folder, by Struct.Field.
+// fieldComments returns the comments of the fields of all structs in a folder, by Struct.Field.
 func fieldComments(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))

@@ -11,12 +11,12 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// This file writes gathered metrics in the text format of Prometheus 0.0.4, with names as OpenTelemetry's compatibility
-// specification makes them: dots become underscores, and the unit and, for a counter, _total are appended. The resource
-// is the series target_info.
+// This file writes metrics in the text format of Prometheus 0.0.4, with names as OpenTelemetry's compatibility
+// specification defines them: dots become underscores, then the unit is appended and, for a counter, _total. The
+// resource becomes the series target_info.
 
-// appendExposition writes all metrics, sorted by name, each once with its type. Of two instruments with one name it
-// shows the first.
+// appendExposition appends all metrics, sorted by name, each once with its type. If two instruments have the same name,
+// it shows only the first.
 func appendExposition(b []byte, all *metricdata.ResourceMetrics) []byte {
 	b = append(b, "# HELP target_info What this process is.\n# TYPE target_info gauge\n"...)
 	if all.Resource != nil {
@@ -47,7 +47,7 @@ func appendExposition(b []byte, all *metricdata.ResourceMetrics) []byte {
 	return b
 }
 
-// seriesName returns the name of a metric in the exposition. A final _count is reserved for histograms, so
+// seriesName returns the name of a metric in the text format. A final _count is reserved for histograms, so
 // go.goroutine.count becomes go_goroutines, as in Prometheus' own libraries.
 func seriesName(m metricdata.Metrics, counter bool) string {
 	name := labelName(m.Name)
@@ -103,7 +103,7 @@ func appendHistograms(b []byte, m metricdata.Metrics, points []metricdata.Histog
 	return b
 }
 
-// appendSample writes one line; le is a bucket's bound, "" for any other line.
+// appendSample appends one line. le is the upper bound of a histogram's bucket; "" for any other line.
 func appendSample(b []byte, name string, set *attribute.Set, le string, value float64) []byte {
 	b = append(b, name...)
 	sep := byte('{')
@@ -134,7 +134,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'g', -1, 64)
 }
 
-// labelName makes a name of letters, digits and underscores.
+// labelName replaces the characters of s that are not letters, digits or underscores, so that it is a valid name.
 func labelName(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' {

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// GoRuntime adds metrics of the Go runtime, under the names of OpenTelemetry's semantic conventions.
-// They are read once for each export or scrape, without stopping the program.
+// GoRuntime adds metrics of the Go runtime, under the names of OpenTelemetry's semantic conventions. They are read once
+// for each export or scrape, without stopping the program.
 func (m *Metrics) GoRuntime() error {
 	f := Instruments{Meter: m.Meter("go runtime")}
 	samples := []metrics.Sample{

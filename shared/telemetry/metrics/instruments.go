@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Instruments makes instruments that are observed when they are read, and keeps the first error.
+// Instruments makes instruments whose values are read at each export or scrape. It keeps the first error for Observe.
 type Instruments struct {
 	Meter metric.Meter
 	all   []metric.Observable
@@ -18,7 +18,7 @@ func (f *Instruments) add(i metric.Observable, err error) {
 	f.all, f.err = append(f.all, i), cmp.Or(f.err, err)
 }
 
-// Observe has read observe all instruments that were made.
+// Observe registers read, which observes all instruments that were made. It returns the first error.
 func (f *Instruments) Observe(read metric.Callback) error {
 	if f.err == nil {
 		_, f.err = f.Meter.RegisterCallback(read, f.all...)
@@ -43,7 +43,7 @@ func (f *Instruments) Count(name, unit, help string) metric.Int64Observable {
 	return i
 }
 
-// Age makes an instrument for a time in seconds.
+// Age makes an instrument for a duration in seconds.
 func (f *Instruments) Age(name, help string) metric.Float64Observable {
 	i, err := f.Meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(help))
 	f.add(i, err)

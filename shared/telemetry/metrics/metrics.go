@@ -1,5 +1,5 @@
-// Package metrics sets up the metrics of the OpenTelemetry SDK: pushed over OTLP, or served in the text format of
-// Prometheus. It is separate from telemetry so that a daemon that only traces links none of it.
+// Package metrics sets up the metrics of the OpenTelemetry SDK: they are pushed over OTLP, or served in the text format
+// of Prometheus. It is separate from package telemetry, so that a daemon with only tracing does not link it.
 package metrics
 
 import (
@@ -22,10 +22,10 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// Options are a daemon's settings.
+// Options are the settings of a daemon for metrics.
 type Options struct {
-	// Protocol is http or grpc: metrics are pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL (60 s). With "" nothing
-	// is pushed, and Metrics is an http.Handler that serves the metrics.
+	// Protocol is http or grpc: metrics are pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL (60 s). With "",
+	// nothing is pushed, and Metrics is an http.Handler that serves the metrics.
 	Protocol string
 	// Resource, Default, Headers and Log are as in telemetry.TracingOptions.
 	Resource, Default []attribute.KeyValue
@@ -33,7 +33,7 @@ type Options struct {
 	Log               *slog.Logger
 }
 
-// Metrics gathers metrics, and pushes or serves them. All methods are safe for concurrent use.
+// Metrics collects metrics, and pushes or serves them. All methods are safe for concurrent use.
 type Metrics struct {
 	provider *sdkmetric.MeterProvider
 	exporter *metricExporter         // nil: metrics are served
@@ -41,7 +41,7 @@ type Metrics struct {
 	log      *slog.Logger
 }
 
-// Start sets the exporter up; it does not wait for a collector. An error means that the environment or o is invalid.
+// Start sets up the exporter. It does not wait for a collector. An error means that the environment or o is invalid.
 func Start(ctx context.Context, o Options) (*Metrics, error) {
 	res, err := telemetry.Resource(ctx, o.Resource, o.Default)
 	if err != nil {
@@ -80,10 +80,10 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write(appendExposition(nil, &all)) // an error means that the client has left
+	w.Write(appendExposition(nil, &all)) // an error means that the client has gone
 }
 
-// Stop sends the last values and ends everything within the given time.
+// Stop exports the last values and ends everything within patience.
 func (m *Metrics) Stop(patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -91,7 +91,7 @@ func (m *Metrics) Stop(patience time.Duration) error {
 	if m.exporter == nil {
 		return err
 	}
-	m.exporter.cancel() // exports that still wait for the collector
+	m.exporter.cancel() // gives up exports that still wait for the collector
 	if errors.Is(err, context.DeadlineExceeded) || err == nil && m.exporter.away.Load() {
 		return errors.New("metrics: the collector did not accept the last metrics")
 	}
@@ -103,7 +103,7 @@ func newMetricExporter(ctx context.Context, o Options) (sdkmetric.Exporter, erro
 	switch o.Protocol {
 	case "http":
 		var with []otlpmetrichttp.Option
-		if local { // the specification's default; the SDK's own is https
+		if local { // the specification's default; the SDK's own default is https
 			with = append(with, otlpmetrichttp.WithEndpointURL("http://localhost:4318/v1/metrics"))
 		}
 		if o.Headers != nil {
@@ -123,19 +123,19 @@ func newMetricExporter(ctx context.Context, o Options) (sdkmetric.Exporter, erro
 	return nil, fmt.Errorf("there is no protocol %q, only http and grpc", o.Protocol)
 }
 
-// metricExporter logs an outage once, and stops when Metrics stops.
+// metricExporter logs an outage of the collector once, and stops when Metrics stops.
 type metricExporter struct {
 	sdkmetric.Exporter
 	log      *slog.Logger
 	protocol string
-	ctx      context.Context // ends exports that are running
+	ctx      context.Context // ends exports that are under way
 	cancel   context.CancelFunc
-	mu       sync.Mutex  // one export at a time, so that the calls below come in order
-	away     atomic.Bool // the collector did not take the last export
+	mu       sync.Mutex  // one export at a time, so that exports are sent in order
+	away     atomic.Bool // the collector did not accept the last export
 }
 
-// Export implements sdkmetric.Exporter. It handles every error itself; sums are cumulative, so that a lost export costs
-// a point and no count.
+// Export implements sdkmetric.Exporter. It handles every error itself. Sums are cumulative, so a lost export loses a
+// data point but no counts.
 func (e *metricExporter) Export(ctx context.Context, all *metricdata.ResourceMetrics) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

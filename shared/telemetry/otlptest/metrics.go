@@ -12,16 +12,18 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Point is one data point as it arrived: of a sum, a gauge, or a histogram, whose Value is the number of measurements.
+// Point is one data point as it arrived, of a sum, a gauge or a histogram. For a histogram, Value is the number of
+// measurements.
 type Point struct {
 	Name, Unit           string
 	Value                float64
 	Attributes, Resource map[string]string
-	Headers              map[string]string // of the export, names in lower case
+	Headers              map[string]string // of the export request, names in lower case
 	Protocol             string            // http or grpc
 }
 
-// metricsService is the metrics service; its method has the name of the trace service's.
+// metricsService implements the OTLP metrics service. It is a type of its own, since its method has the same name as
+// the trace service's.
 type metricsService struct {
 	metricscollector.UnimplementedMetricsServiceServer
 	c *Collector
@@ -67,8 +69,8 @@ func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, 
 	}
 }
 
-// AwaitPoint returns the first point with that name that fits, and fails the test after 20 seconds. A sender exports
-// each OTEL_METRIC_EXPORT_INTERVAL, a minute by default: set it shorter.
+// AwaitPoint returns the first data point with this name for which fits is true. It fails the test after 20 seconds. A
+// sender exports once in each OTEL_METRIC_EXPORT_INTERVAL, which the test should set: the default is a minute.
 func (c *Collector) AwaitPoint(t testing.TB, name string, fits func(Point) bool) Point {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {

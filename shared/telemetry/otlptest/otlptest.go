@@ -1,5 +1,5 @@
-// Package otlptest is an OTLP collector for tests: it receives spans and metrics over HTTP and gRPC, on free ports of
-// loopback, and keeps them.
+// Package otlptest is an OTLP collector for tests: it receives spans and metrics over HTTP and gRPC, on free loopback
+// ports, and keeps them.
 //
 // It supports only protobuf (no JSON), and no logs.
 package otlptest
@@ -30,7 +30,8 @@ import (
 
 // Collector keeps the spans and metrics that it receives.
 type Collector struct {
-	// HTTP is the base URL for OTLP over HTTP, GRPC that for gRPC: values of OTEL_EXPORTER_OTLP_ENDPOINT.
+	// HTTP is the base URL for OTLP over HTTP, GRPC the one for OTLP over gRPC: both are values for
+	// OTEL_EXPORTER_OTLP_ENDPOINT.
 	HTTP, GRPC string
 
 	collector.UnimplementedTraceServiceServer
@@ -39,18 +40,18 @@ type Collector struct {
 	points []Point
 }
 
-// Span is one span as it arrived. Ids are hexadecimal.
+// Span is one span as it arrived. IDs are hexadecimal.
 type Span struct {
 	Name, Kind, Scope    string
 	TraceID, ID, Parent  string
 	Start, End           time.Time
-	Failed               bool // its status is an error
+	Failed               bool // the span's status is an error
 	Attributes, Resource map[string]string
-	Headers              map[string]string // of the export, names in lower case
+	Headers              map[string]string // of the export request, names in lower case
 	Protocol             string            // http or grpc
 }
 
-// Start opens a collector that ends with the test.
+// Start starts a collector, which ends with the test.
 func Start(t testing.TB) *Collector {
 	t.Helper()
 	c := &Collector{}
@@ -177,8 +178,8 @@ func (c *Collector) Spans() []Span {
 	return slices.Clone(c.spans)
 }
 
-// Await returns the spans as soon as there is one of each name, and fails the test after 20 seconds.
-// A sender gathers for OTEL_BSP_SCHEDULE_DELAY, 5 seconds by default: set it shorter.
+// Await returns the received spans as soon as there is one with each of the names. It fails the test after 20 seconds.
+// A sender keeps spans for OTEL_BSP_SCHEDULE_DELAY, which the test should set: the default is 5 seconds.
 func (c *Collector) Await(t testing.TB, names ...string) []Span {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -199,7 +200,7 @@ func (c *Collector) Await(t testing.TB, names ...string) []Span {
 	}
 }
 
-// Named returns the first span with that name.
+// Named returns the first span with this name, and fails the test if there is none.
 func Named(t testing.TB, spans []Span, name string) Span {
 	t.Helper()
 	for _, s := range spans {

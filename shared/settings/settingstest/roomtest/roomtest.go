@@ -1,7 +1,7 @@
-// Package roomtest has settings as a package of a daemon declares them, for the test of package settingstest.
+// Package roomtest declares settings as a package of a daemon does, for the test of package settingstest.
 package roomtest
 
-// Settings takes the address's comment from the field that holds it.
+// Settings has a field Addr without a comment: it takes the comment of the field that holds the Settings.
 type Settings struct {
 	Addr string `env:"ADDR"`
 	// How many there are.
