@@ -125,7 +125,7 @@ type Session struct {
 	AMR  []AMR
 	// Factor is the factor that has raised the session's level.
 	Factor uuid.UUID
-	// Left is true if the session is not carried, because it has expired or belongs to an OAuth client.
+	// Left is true if the session is not copied, because it has expired or belongs to an OAuth client.
 	Left bool
 }
 
@@ -191,7 +191,7 @@ func (s *Source) User(kind int) *User {
 	return nil
 }
 
-// Live returns the sessions that a takeover carries.
+// Live returns the sessions that a takeover copies.
 func (s *Source) Live() (live []Session) {
 	for _, u := range s.Users {
 		for _, v := range u.Sessions {
