@@ -190,8 +190,8 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 	return s
 }
 
-// parseRate reads a rate: "30", which means 30 an hour, or "30/10m". It drops the fraction of a number above 1; below, 0
-// might mean that there is no limit.
+// parseRate reads a rate: "30", which means 30 an hour, or "30/10m". It drops the fraction of a number above 1; below,
+// 0 might mean that there is no limit.
 func parseRate(r *settings.Report, name, text string) flow.Rate {
 	number, per, given := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)

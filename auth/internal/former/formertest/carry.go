@@ -11,8 +11,9 @@ import (
 	"gatehouse/auth/internal/secret"
 )
 
-// Carry writes users of the source with their live sessions into the daemon's tables, as a takeover leaves them, and a
-// takeover that is closed: for tests of what refreshes and links do afterwards. exec runs a statement there.
+// Carry writes the users of a source and their valid sessions into the daemon's tables, and records a closed takeover,
+// as a takeover would. It is for tests of refresh tokens and links after a takeover. exec executes a statement in the
+// daemon's database.
 func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, s *Source, linksUntil time.Time) {
 	t.Helper()
 	for _, u := range s.Users {
@@ -52,7 +53,8 @@ func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, 
 		uuid.New(), until, s.Now.Add(-time.Minute))
 }
 
-// CarriedUser is a user who was created at the time At, and who confirmed the e-mail address, if ever, at Confirmed.
+// CarriedUser is a user of the former service. At is when the user was created. Confirmed is when the user confirmed
+// the email address; nil: never.
 type CarriedUser struct {
 	ID           uuid.UUID
 	At           time.Time
@@ -60,7 +62,7 @@ type CarriedUser struct {
 	Confirmed    *time.Time
 }
 
-// Carry writes the user into the daemon's tables, with the identity of the e-mail address.
+// Carry writes the user, with an identity for the email address, into the daemon's tables.
 func (u CarriedUser) Carry(exec func(sql string, args ...any)) {
 	exec(`with u as (
 			insert into users (id, aud, created_at, updated_at, role, email, phone, email_confirmed_at)
@@ -71,14 +73,14 @@ func (u CarriedUser) Carry(exec func(sql string, args ...any)) {
 		u.ID, u.At, u.Email, u.Phone, u.Confirmed)
 }
 
-// CarriedLink is a link of the source's form, of a user who is in the daemon's tables.
+// CarriedLink is a mailed link of the former service. Its user is in the daemon's tables.
 type CarriedLink struct {
 	User                uuid.UUID
 	Kind, Address, Text string
 	Expires             time.Time
 }
 
-// Carry writes the link into the daemon's one_time_tokens, under the link's kind.
+// Carry writes the link into the daemon's table one_time_tokens, with the link's kind.
 func (l CarriedLink) Carry(exec func(sql string, args ...any)) {
 	hash, _ := former.LinkHash(l.Text)
 	exec(`insert into one_time_tokens (id, user_id, kind, address, link_hash, created_at, expires_at) values ($1, $2, $3, $4, $5, $6, $7)`,
