@@ -1,21 +1,25 @@
-// Package migrations holds the auth daemon's database schema as numbered SQL files, forward only.
+// Package migrations has the database schema of the auth daemon as numbered SQL files, which are applied in their order
+// and never undone.
 //
-// It is a Go package only because go:embed cannot reach a sibling folder; auth/internal/store
-// applies the files. A file that was released never changes: another one follows it. A name in
-// braces is one of Names and gets DB_NAMESPACE as its prefix. First-line comments with a meaning:
-// "-- outside" (runs outside of a transaction, alone, and may run twice) and "-- breaks older
-// programs" (one that doesn't know the file refuses to start).
+// It is a Go package only because go:embed cannot reach a sibling folder; auth/internal/store applies the files. A file
+// that was released must never change, since its checksum is stored in each database: a change is a further file. A
+// name in braces is one of Names and gets AUTH_DB_NAMESPACE as its prefix. Two comments in a file have a meaning: "--
+// outside" means that the file is executed outside of a transaction, alone, and may be executed twice. "-- breaks older
+// programs" means that a program that does not know the file refuses to start.
 package migrations
 
 import "embed"
 
+// FS has the SQL files.
+//
 //go:embed *.sql
 var FS embed.FS
 
-// MaxName is how long a name may be, in bytes: PostgreSQL keeps 63, a prefix may have 30.
+// MaxName is the greatest length of a name in bytes. PostgreSQL keeps 63 bytes, of which the prefix may have 30.
 const MaxName = 33
 
-// Names are all tables, indexes and constraints that the files and the store's statements name.
+// Names are the names of all tables, indexes and constraints that the files or the statements of auth/internal/store
+// use.
 var Names = []string{
 	"schema_migrations",
 	"users", "users_email_key", "users_phone_key", "users_newest", "users_anonymous",

@@ -10,28 +10,29 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Catalog is what the source's system catalogue says. Reading it needs no right on the schema.
+// Catalog is what the source's system catalogue says about the schema. Reading it needs no right on the schema.
 type Catalog struct {
 	*Schema
-	// Version is the newest applied version of the schema; 0 if it cannot be read.
+	// Version is the newest version of the schema that was applied; 0 if it cannot be read.
 	Version int64
-	// Database is the database's name, Role the role that reads it, Owner the owner of the table users.
+	// Database is the database's name, Role the role that this program connects as, Owner the owner of the table users.
 	Database, Role, Owner string
-	// Now is the server's time. Rows that have expired by then are not carried; rows that expire during the run are
-	// carried.
+	// Now is the server's time. What has expired by then is not copied; what expires while the takeover runs is copied.
 	Now time.Time
-	// Recovery: the server is a standby.
+	// Recovery is true if the server is a standby.
 	Recovery bool
-	// Mark identifies the cluster, the cluster's timeline, the database and the table users: it changes if one of them
+	// Mark identifies the database cluster, its timeline, the database and the table users. It changes if one of these
 	// is replaced.
 	Mark string
-	// Cluster and DatabaseID identify the place of the schema, independent of how the connection string names it.
+	// Cluster and DatabaseID say which database has the schema. They do not depend on how the connection string names
+	// it.
 	Cluster, DatabaseID string
-	// Unreadable are the tables that Role may not read, Hidden the tables whose rows row-level security would hide.
+	// Unreadable are the tables that Role may not read, Hidden those of which row-level security hides rows.
 	Unreadable, Hidden []string
 }
 
-// NotHeaps returns the carried tables that are not ordinary tables: their rows do not show when they were written.
+// NotHeaps returns the tables to be copied that are not ordinary tables. Their rows do not show which transaction has
+// written them.
 func (c *Catalog) NotHeaps() (names []string) {
 	for _, name := range Carried {
 		if t, there := c.Tables[name]; there && !t.Heap {
@@ -41,17 +42,17 @@ func (c *Catalog) NotHeaps() (names []string) {
 	return names
 }
 
-// About returns how many rows a table has according to its statistics; 0 if there are none.
+// About returns approximately how many rows a table has, from its statistics; 0 if it has none.
 func (c *Catalog) About(name string) int64 { return max(c.Tables[name].Rows, 0) }
 
-// OldMark returns the mark in the form of older programs, without the database.
+// OldMark returns Mark in the form of older versions of this program, without the database.
 func (c *Catalog) OldMark() string {
 	parts := strings.Split(c.Mark, "/")
 	return strings.Join(slices.Delete(parts, 2, 3), "/")
 }
 
-// A restored base backup has the same cluster identifier but another timeline, a restored dump has other OIDs of
-// tables, and a database made from a template has another OID itself.
+// selectPlace reads the parts of Mark, among others. A restored base backup has the same cluster identifier but another
+// timeline. A restored dump has other OIDs of tables. A database created from a template has another OID itself.
 const selectPlace = `
 select now(), current_database()::text, current_user::text, pg_is_in_recovery(),
     (select system_identifier from pg_control_system())::text, (select timeline_id from pg_control_checkpoint())::text,
@@ -59,7 +60,7 @@ select now(), current_database()::text, current_user::text, pg_is_in_recovery(),
     coalesce((select pg_get_userbyid(c.relowner)::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
               where n.nspname = $1 and c.relname = 'users'), '')`
 
-// Inspect reads the catalogue. All other methods need its result.
+// Inspect reads s.Catalog from the source's system catalogue. It must be called before the other methods.
 func (s *Source) Inspect(ctx context.Context) error {
 	var c Catalog
 	var timeline string
@@ -94,8 +95,8 @@ func (s *Source) Inspect(ctx context.Context) error {
 	})
 }
 
-// UnknownRows describes the unknown tables that have rows and that Role may read: the number of their rows, and their
-// foreign keys, which stay as they are.
+// UnknownRows describes the tables that this program does not know, that have rows and that Role may read: how many
+// rows they have, and their foreign keys. A takeover does not change them.
 func (s *Source) UnknownRows(ctx context.Context) (list []string, err error) {
 	_, unknown := s.Catalog.Unknown()
 	for _, name := range unknown {

@@ -8,17 +8,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// Credential is what an authenticator made for a user: a security key's credential or a passkey.
+// Credential is a WebAuthn credential, which an authenticator has made for a user: that of a security key, or a
+// passkey.
 type Credential struct {
-	// PublicKey is a COSE_Key, as received.
+	// PublicKey is a COSE_Key, as the authenticator has sent it.
 	ID, PublicKey            []byte
-	AAGUID                   uuid.UUID // Nil: none
+	AAGUID                   uuid.UUID // Nil if there is none
 	SignCount                int64
-	Transports               []byte // JSON: a list of texts, as the browser reported it
+	Transports               []byte // a JSON list of texts, as the browser has sent it
 	BackupEligible, BackedUp bool
 }
 
-// ParseCredential reads the column of a security key. It returns an error if the text has no known form.
+// ParseCredential parses the JSON column that has the credential of a security key.
 func ParseCredential(text string) (c Credential, err error) {
 	var in struct {
 		ID        []byte          `json:"id"`
@@ -46,7 +47,7 @@ func ParseCredential(text string) (c Credential, err error) {
 	return c, nil
 }
 
-// Passkey is a row of webauthn_credentials.
+// Passkey is a row of webauthn_credentials. Reason is why it is not copied; "" if it is.
 type Passkey struct {
 	Credential
 	RowID, UserID         uuid.UUID
@@ -64,7 +65,7 @@ select p.id, p.user_id, p.credential_id, p.public_key, p.aaguid, coalesce(p.sign
 from {P} p join {S}.users u on u.id = p.user_id
 where `
 
-// noPasskeys replaces the table in versions of the schema that lack it.
+// noPasskeys replaces the table webauthn_credentials in queries, in versions of the schema that lack it.
 const noPasskeys = `(select null::uuid as id, null::uuid as user_id, ''::bytea as credential_id, ''::bytea as public_key,
     null::uuid as aaguid, 0::bigint as sign_count, '[]'::jsonb as transports, false as backup_eligible, false as backed_up,
     '' as friendly_name, now() as created_at, now() as last_used_at where false)`
@@ -78,13 +79,13 @@ func passkeyTargets(p *Passkey) []any {
 		&p.BackupEligible, &p.BackedUp, str(&p.Name), at(&p.CreatedAt), at(&p.LastUsedAt), &p.Reason}
 }
 
-// Passkeys reads passkeys.
+// Passkeys reads the passkeys that w selects.
 func (s *Source) Passkeys(ctx context.Context, w Select, each func(*Passkey) error) error {
 	where, args := w.where("p")
 	return s.batch(ctx, selectPasskeys+where, into(each, passkeyTargets), args...)
 }
 
-// EachPasskey reads the passkeys that may be carried.
+// EachPasskey reads all passkeys that may be copied.
 func (s *Source) EachPasskey(ctx context.Context, each func(*Passkey) error) error {
 	return s.rows(ctx, selectPasskeys+passkeyReason+" = '' order by p.id", into(each, passkeyTargets))
 }

@@ -15,25 +15,25 @@ import (
 	"github.com/google/uuid"
 )
 
-// Encrypted is the content of a column that the replaced service has encrypted: a password hash, a TOTP key or a
-// session's key.
+// Encrypted is the value of a column that the former service has encrypted: a password hash, a TOTP key or the key of a
+// session.
 type Encrypted struct {
-	// KeyID names one of the keys that the operator gave the replaced service.
+	// KeyID is the name of the key, one of those that the operator has configured in the former service.
 	KeyID string
 
 	data, nonce []byte
 }
 
-// Keys are the operator's keys by name. They are never printed.
+// Keys are the operator's keys by name. Its methods keep them from being printed.
 type Keys map[string][]byte
 
-// String names the keys without showing them.
+// String returns how many keys there are, without the keys.
 func (k Keys) String() string { return fmt.Sprintf("%d keys", len(k)) }
 
-// GoString is String.
+// GoString returns the same text as String, for the verb %#v.
 func (k Keys) GoString() string { return k.String() }
 
-// ParseKeys reads ID:KEY,ID:KEY, where KEY is 32 bytes in base64url without padding.
+// ParseKeys parses ID:KEY,ID:KEY, where KEY is 32 bytes in base64url without padding.
 func ParseKeys(text string) (Keys, error) {
 	keys := Keys{}
 	if strings.TrimSpace(text) == "" {
@@ -56,10 +56,11 @@ func ParseKeys(text string) (Keys, error) {
 	return keys, nil
 }
 
-// algorithm is the only algorithm of encrypted columns.
+// algorithm is the only algorithm with which columns are encrypted.
 const algorithm = "aes-gcm-hkdf"
 
-// ParseEncrypted parses an encrypted column; ok is false for a text that is not encrypted, even if it begins like JSON.
+// ParseEncrypted parses the JSON of an encrypted column. The result is false for a text that is not encrypted, even if
+// it begins like JSON.
 func ParseEncrypted(text string) (Encrypted, bool) {
 	if !strings.HasPrefix(text, "{") {
 		return Encrypted{}, false
@@ -81,15 +82,15 @@ func ParseEncrypted(text string) (Encrypted, bool) {
 	return Encrypted{KeyID: v.KeyID, data: data, nonce: nonce}, true
 }
 
-// The errors of Open.
+// Errors that Open returns.
 var (
-	// ErrNoKey: the key that the column names is not among Keys.
+	// ErrNoKey means that the column's key is not among Keys.
 	ErrNoKey = errors.New("former: the key of an encrypted column is not known")
-	// ErrOtherKey: the named key has another value, or the content belongs to another row.
+	// ErrOtherKey means that the key with this name has another value, or that the column belongs to another row.
 	ErrOtherKey = errors.New("former: an encrypted column does not open with its key")
 )
 
-// Open decrypts the content. id is the id of the row: of the user for a password, of the factor for a TOTP key, of the
+// Open decrypts the column. id is the id of its row: of the user for a password, of the factor for a TOTP key, of the
 // session for a session's key. The error is ErrNoKey or ErrOtherKey.
 func (e Encrypted) Open(keys Keys, id uuid.UUID) (string, error) {
 	key, known := keys[e.KeyID]
@@ -103,11 +104,12 @@ func (e Encrypted) Open(keys Keys, id uuid.UUID) (string, error) {
 	return string(plain), nil
 }
 
-// columnCipher returns AES-256-GCM with the key for one row.
+// columnCipher returns the cipher for one row: AES-256-GCM under a key that is derived from the operator's key and the
+// row's id.
 func columnCipher(key []byte, id uuid.UUID) cipher.AEAD {
 	derived, err := hkdf.Key(sha256.New, key, nil, id.String(), 32)
 	if err != nil {
-		panic(err) // only for more than 8160 bytes
+		panic(err) // hkdf.Key fails only for more than 8160 bytes
 	}
 	block, err := aes.NewCipher(derived)
 	if err != nil {
@@ -120,8 +122,8 @@ func columnCipher(key []byte, id uuid.UUID) cipher.AEAD {
 	return aead
 }
 
-// TOTPKey parses a TOTP factor's key, after decryption: base32 in upper or lower case, with or without padding. ok is
-// false for an empty or malformed text.
+// TOTPKey parses the decrypted key of a TOTP factor: base32 in upper or lower case, with or without padding. ok is
+// false if the text is empty or malformed.
 func TOTPKey(text string) (key []byte, ok bool) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, false

@@ -9,18 +9,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Entry is a row of the source, with what the comparison with our tables needs.
+// Entry is a row of the source, reduced to what is needed to compare it with our tables.
 type Entry struct {
 	ID, User uuid.UUID
-	// Reason is why the row is not carried; "" if it is carried.
+	// Reason is why the row is not copied; "" if it is.
 	Reason string
-	// Changed: the row was written since the floor.
+	// Changed is true if the row was written since the floor: by the transaction Floor of Since or a later one.
 	Changed bool
-	// Version is the version of a session's live token.
+	// Version is the version, 1 or 2, of the valid refresh token, if the row is a session; 0 if there is none.
 	Version int
 }
 
-// The tables that have entries.
+// The names of the tables that have entries.
 const (
 	Users      = "users"
 	Identities = "identities"
@@ -29,7 +29,8 @@ const (
 	Passkeys   = "webauthn_credentials"
 )
 
-// An unconfirmed user is no longer a pending sign-up if an identity of another kind was added.
+// userEntries also counts an unconfirmed user as changed if an identity was written, since a user with an identity at
+// an external provider is not a pending sign-up.
 var userEntries = `
 select u.id, u.id, ` + userReason + `, ({changed u}
     or ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + ` and coalesce(u.encrypted_password, '') <> '' and exists (
@@ -44,8 +45,9 @@ const factorEntries = `
 select f.id, f.user_id, ` + factorReason + `, {changed f}, 0
 from {S}.mfa_factors f join {S}.users u on u.id = f.user_id`
 
-// Most refresh tokens are revoked and old, so a single scan leaves few rows to group. The number before the text makes
-// the largest text the newest token. The offset keeps the server from computing live and reason again for each use.
+// sessionEntries scans the refresh tokens once. Most are revoked and old, so few rows remain to be grouped. The token's
+// number, padded with zeros, precedes its text, so that the greatest text is the newest token. offset 0 keeps
+// PostgreSQL from computing live and reason again for each use.
 const sessionEntries = `
 with tokens as (
     select t.session_id, bool_or({changed t}) as written,
@@ -67,21 +69,21 @@ offset 0) v`
 var entries = map[string]string{Users: userEntries, Identities: identityEntries, Factors: factorEntries,
 	Sessions: sessionEntries, Passkeys: passkeyEntries}
 
-// aliases has the tables by their aliases in the queries.
+// aliases maps the aliases of tables in the queries of this package to the tables.
 var aliases = map[string]string{"u": Users, "i": Identities, "f": Factors, "s": Sessions, "t": "refresh_tokens",
 	"a": "mfa_amr_claims", "o": "one_time_tokens", "p": Passkeys}
 
-// bounded has, by alias, the times of a row that the source's clock bounds when they are carried. An identity may get
-// its user's times.
+// bounded has, by alias, the times of a row that are replaced by the source's clock if they are in the future when the
+// row is copied. An identity may get the times of its user.
 var bounded = map[string]string{"u": "u.created_at, u.updated_at", "i": "u.created_at, u.updated_at",
 	"s": "s.created_at, s.refreshed_at at time zone 'UTC'", "t": "t.updated_at"}
 
 const clockFormat = "2006-01-02 15:04:05.999999+00"
 
-// since replaces {changed ALIAS} by the condition that a row was written since the floor. Rows of tables that are not
-// ordinary ones do not show it, and count as unchanged. A row that was frozen more than 2^31 transactions ago has a
-// negative age. Most rows are too old, so this comparison comes first, with an age that is computed once for each
-// query.
+// since replaces {changed ALIAS} in a query by the condition that a row was written by the transaction since.Floor or a
+// later one. For tables that are not ordinary ones, the condition is false, since their rows do not show when they were
+// written. The age of a row that was frozen more than 2^31 transactions ago is negative. Most rows are too old, so the
+// first comparison decides for most; the floor's age is computed only once for each query.
 func (s *Source) since(sql string, since *Since) string {
 	var pairs []string
 	for alias, name := range aliases {
@@ -99,23 +101,23 @@ func (s *Source) since(sql string, since *Since) string {
 	return strings.NewReplacer(pairs...).Replace(sql)
 }
 
-// Entries reads all rows of a table in the order of their ids. Without since no row counts as changed.
+// Entries reads all rows of a table, ordered by id. If since is nil, no row counts as changed.
 func (s *Source) Entries(ctx context.Context, name string, since *Since, each func(Entry) error) error {
 	return s.rows(ctx, s.since(entries[name], since)+" order by 1", into(func(e *Entry) error { return each(*e) },
 		func(e *Entry) []any { return []any{uid(&e.ID), uid(&e.User), &e.Reason, &e.Changed, &e.Version} }))
 }
 
-// Group describes the rows of a table that have the same reason.
+// Group describes the rows of a table that have the same Reason.
 type Group struct {
 	Rows int64
-	// Sum is a digest of the rows' ids: it is the same for the same ids.
+	// Sum is a digest of the rows' ids. Two groups with the same ids have the same Sum.
 	Sum string
-	// Versions has the number of sessions by the version of their live token.
+	// Versions maps the version of sessions' valid tokens to the number of these sessions.
 	Versions map[int]int64
 }
 
-// Groups counts the rows that Entries reads, without sorting or sending them, by the reason why they are not carried
-// over; carried rows have the reason "". sum is the SQL aggregate of the column id that becomes [Group.Sum].
+// Groups counts the rows that Entries would read, by the reason why they are not copied; "" for rows that are copied.
+// It neither sorts nor sends them. sum is an SQL aggregate over the column id, whose result is [Group.Sum].
 func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group, error) {
 	groups := map[string]Group{"": {Versions: map[int]int64{}}}
 	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], nil) +
@@ -140,20 +142,21 @@ func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group
 	return groups, err
 }
 
-// SampleChanged returns some of the rows of a table that are carried and were written since.
+// SampleChanged returns the ids of some rows of a table that are copied and that have changed as since says, chosen at
+// random.
 func (s *Source) SampleChanged(ctx context.Context, name string, since Since, rows int) ([]uuid.UUID, error) {
 	return s.readIDs(ctx, "with e (id, owner, reason, changed, version) as ("+s.since(entries[name], &since)+
 		") select id from e where changed and reason = '' order by random() limit $1", rows)
 }
 
-// Changes describes the rows of the carried tables that were written since a floor: their number, and a digest that
-// changes when one of them is written again.
+// Changes describes the rows, of all tables to be copied, that were written by a certain transaction (the floor) or
+// later ones. Sum is a digest of them that changes if one of them is written again.
 type Changes struct {
 	Rows int64
 	Sum  string
 }
 
-// Changed returns the changes since a floor.
+// Changed returns the rows that were written by the transaction floor or later ones.
 func (s *Source) Changed(ctx context.Context, floor Floor) (c Changes, err error) {
 	for _, alias := range []string{"u", "i", "f", "s", "t", "a", "o", "p"} {
 		name := aliases[alias]

@@ -9,13 +9,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Counts has the numbers of users and of related rows that a takeover reports.
+// Counts has the numbers that a takeover reports before it starts.
 type Counts struct {
-	// Instances, SAML and Wallets are users whom a takeover leaves out, or who cannot sign in after it.
+	// Instances, SAML and Wallets are how many users cannot be copied, or cannot sign in afterwards: users of other
+	// instances, and users who sign in only by SAML or by a wallet.
 	Instances, SAML, Wallets int64
-	// OAuthSessions are sessions of OAuthClients; both are 0 in schemas without clients.
+	// OAuthSessions is how many sessions belong to the OAuthClients; both are 0 in versions of the schema without OAuth
+	// clients.
 	OAuthSessions, OAuthClients int64
-	// Super are users marked is_super_admin, Admins users with one of the roles.
+	// Super is how many users have is_super_admin set, Admins how many have an administrator's role.
 	Super, Admins int64
 }
 
@@ -33,7 +35,7 @@ var countOAuth = `
 select count(*), count(distinct c.id) from {S}.sessions s join {S}.oauth_clients c on c.id = s.oauth_client_id
 where ` + unset(`c.deleted_at`)
 
-// Count counts what a takeover reports; roles are our roles of administrators.
+// Count reads the Counts. roles are the roles of administrators in our service.
 func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error) {
 	err = s.row(ctx, countUsers, []any{&c.Instances, &c.SAML, &c.Wallets, &c.Super, &c.Admins}, roles)
 	if err == nil && s.Catalog.Has("sessions", "oauth_client_id") && s.Catalog.Has("oauth_clients", "deleted_at") {
@@ -42,7 +44,7 @@ func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error
 	return c, err
 }
 
-// Share is the number of rows of a kind, and how many of them a takeover leaves out, by reason.
+// Share is how many rows of a kind there are, and how many of them are not copied, by reason.
 type Share struct {
 	There int64
 	Left  map[string]int64
@@ -54,15 +56,15 @@ const ownerReason = `case when u.is_sso_user then 'saml' when u.instance_id <> `
 var pendingUsers = `not u.is_anonymous and ` + unset(`u.deleted_at`) + ` and ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + `
     and ` + unset(`u.invited_at`) + ` and u.encrypted_password <> '' and not ` + unset(`u.confirmation_sent_at`) + ` and not ` + isExternal
 
-// Pending counts users who never confirmed their sign-up, and passwords. Users in duplicates are not carried, and an
-// invited user has no password.
+// Pending counts the users who have never confirmed their sign-up, and the passwords. The users in duplicates are not
+// copied. An invited user's password is not copied either.
 func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, passwords Share, err error) {
 	share := func(sql string) (v Share, err error) {
 		v.Left, err = s.readCounts(ctx, sql, ids(duplicates))
 		for _, n := range v.Left {
 			v.There += n
 		}
-		delete(v.Left, "") // carried rows are not left out
+		delete(v.Left, "") // "" is the reason of copied rows
 		return v, err
 	}
 	if pending, err = share(
@@ -75,10 +77,10 @@ func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, 
 	return pending, passwords, err
 }
 
-// plainBcrypt matches hashes that are valid bcrypt without further checks, which nearly all are.
+// plainBcrypt matches password hashes, nearly all, that are certainly valid bcrypt hashes and need no further check.
 const plainBcrypt = `^\$2[aby]\$(?:0[4-9]|1[0-5])\$[./A-Za-z0-9]*[.CGKOSWaeimquy26]$`
 
-// OddPasswords reads the passwords of carried users, except those that plainBcrypt matches.
+// OddPasswords reads the password hashes of users to be copied, except those that plainBcrypt matches.
 func (s *Source) OddPasswords(ctx context.Context, each func(user uuid.UUID, password string) error) error {
 	return s.rows(ctx, `
 select u.id, u.encrypted_password from {S}.users u
@@ -88,7 +90,8 @@ where u.encrypted_password <> '' and not (length(u.encrypted_password) = 60 and 
 order by u.id`, texts(each))
 }
 
-// SealedSessions reads the keys that may be encrypted, of sessions that are carried unless the key proves unusable.
+// SealedSessions reads the keys of sessions that look encrypted. Only sessions that will be copied if their key can be
+// used are read.
 func (s *Source) SealedSessions(ctx context.Context, each func(session uuid.UUID, key string) error) error {
 	return s.rows(ctx, `
 select s.id, {s.refresh_token_hmac_key} from {S}.sessions s join {S}.users u on u.id = s.user_id
@@ -96,7 +99,7 @@ where {s.refresh_token_hmac_key} like '{%' and {s.refresh_token_counter} >= 0 an
 order by s.id`, texts(each))
 }
 
-// texts returns a function that passes on rows of an id and a text.
+// texts returns a function that reads a row of an id and a text, and calls each with them.
 func texts(each func(uuid.UUID, string) error) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var id uuid.UUID
@@ -108,12 +111,12 @@ func texts(each func(uuid.UUID, string) error) func(pgx.Rows) error {
 	}
 }
 
-// addressed is the condition for users who can be found by an address: neither deleted, nor of SAML, nor of another
-// instance.
+// addressed is the SQL condition for users who keep their address when they are copied: they are not deleted, and
+// belong neither to SAML nor to another instance.
 var addressed = unset(`u.deleted_at`) + ` and ` + userReason + ` = ''`
 
-// OddAddresses reads the addresses (email) or numbers (phone) whose stored form here may differ: they have upper-case
-// letters or characters beyond ASCII.
+// OddAddresses reads the values of a column, email or phone, that may be stored in another form in our tables: email
+// addresses with upper-case letters or characters outside of ASCII, and phone numbers with a plus or a blank.
 func (s *Source) OddAddresses(ctx context.Context, column string,
 	each func(user uuid.UUID, aud, address string) error) error {
 	odd := `u.email ~ '[A-Z]' or u.email ~ '[^\x01-\x7f]'`
@@ -124,7 +127,7 @@ func (s *Source) OddAddresses(ctx context.Context, column string,
 		addresses(each))
 }
 
-// WithAddress reads the users who have one of the addresses.
+// WithAddress reads the users whose column has one of the values in list.
 func (s *Source) WithAddress(ctx context.Context, column string, list []string,
 	each func(user uuid.UUID, aud, address string) error) error {
 	return s.rows(ctx, `select u.id, u.aud, u.`+column+` from {S}.users u where u.`+column+` = any($1) and `+addressed,
@@ -142,21 +145,21 @@ func addresses(each func(user uuid.UUID, aud, address string) error) func(pgx.Ro
 	}
 }
 
-// Latest returns the users sorted by last sign-in, then by creation, then by id, the latest first.
+// Latest sorts users by their last sign-in, the latest first; equal ones by creation, then by id.
 func (s *Source) Latest(ctx context.Context, users []uuid.UUID) ([]uuid.UUID, error) {
 	return s.readIDs(ctx, `select u.id from {S}.users u where u.id = any($1)
 order by u.last_sign_in_at desc nulls last, u.created_at desc nulls last, u.id desc`, ids(users))
 }
 
-// ProviderCounts returns how many identities each provider has.
+// ProviderCounts returns how many identities of each provider are copied.
 func (s *Source) ProviderCounts(ctx context.Context) (map[string]int64, error) {
 	return s.readCounts(ctx, `select i.provider, count(*) from {S}.identities i join {S}.users u on u.id = i.user_id
 where `+identityReason+` = '' group by 1`)
 }
 
-// Clients counts the connections of the schema's owner that are not a takeover's, by client address. Without
-// pg_read_all_stats a role sees only the existence of another role's connections: their address is "". own lists
-// the server processes (pid) to leave out.
+// Clients counts the connections of the role that owns the schema's tables, by client address, without those of a
+// takeover. A role without pg_read_all_stats sees that connections of another role exist, but not their address, which
+// is then "". own are ids of server processes to leave out.
 func (s *Source) Clients(ctx context.Context, own []int32) (map[string]int64, error) {
 	return s.readCounts(ctx, `select case when backend_type is null then '' else coalesce(host(client_addr), 'this machine') end, count(*)
 from pg_stat_activity
@@ -165,8 +168,8 @@ where usename = $1 and datname = current_database() and coalesce(application_nam
 group by 1`, s.Catalog.Owner, ApplicationName, own)
 }
 
-// Writer returns a process that holds a lock for writing on a carried table; the pid of a prepared transaction is 0.
-// Autovacuum, which has no user, does not count.
+// Writer returns the id of a server process whose transaction holds a lock for writing on a table to be copied; 0 if
+// the transaction is a prepared one. Processes of autovacuum, which have no user, do not count.
 func (s *Source) Writer(ctx context.Context) (pid int, found bool, err error) {
 	var list []uint32
 	for _, name := range Carried {
@@ -187,7 +190,7 @@ limit 1`, func(r pgx.Rows) error {
 	return pid, found, err
 }
 
-// keywords are words that need quotes, at least in some places, to be a name.
+// keywords are the words that must be quoted, at least in some places, to be used as names.
 var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetric authorization between bigint binary bit
 	boolean both case cast char character check coalesce collate collation column concurrently constraint create cross
 	current_catalog current_date current_role current_schema current_time current_timestamp current_user dec decimal default
@@ -200,7 +203,7 @@ var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetr
 	time timestamp to trailing treat trim true union unique user using values varchar variadic verbose when where window with
 	xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable`)
 
-// Name returns a name of one or two parts for SQL, with quotes only around parts that need them.
+// Name returns a name of one or two parts for an SQL statement. Only parts that need quotes are quoted.
 func Name(parts ...string) string {
 	var quoted []string
 	for _, p := range parts {

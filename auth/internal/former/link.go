@@ -7,15 +7,16 @@ import (
 )
 
 const (
-	// PKCEPrefix is the prefix of the token in a link of a PKCE flow, in both services.
+	// PKCEPrefix is the prefix of the token in a link that continues a PKCE flow, both in the former service and in
+	// ours.
 	PKCEPrefix = "pkce_"
 	// LinkSize is the length of a link's token without the prefix.
 	LinkSize = 2 * sha256.Size224
 )
 
-// LinkHash returns the hash by which a mailed link of the replaced service is stored here. It is the hash of the bytes
-// of the hexadecimal token, as for every link. ok is false for any other text, such as a token with PKCEPrefix or
-// upper-case digits.
+// LinkHash returns the hash by which our tables find a link that the former service has mailed: the SHA-256 of the
+// bytes whose hexadecimal digits are the token. ok is false if text is not such a token, for example because it has
+// PKCEPrefix or upper-case digits.
 func LinkHash(text string) (hash [sha256.Size]byte, ok bool) {
 	var raw [sha256.Size224]byte
 	if len(text) != LinkSize || strings.ContainsAny(text, "ABCDEF") {

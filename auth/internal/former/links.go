@@ -8,16 +8,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MailedLink is a row of one_time_tokens, with data of other tables.
+// MailedLink is a row of one_time_tokens, together with data from other tables.
 type MailedLink struct {
 	ID, UserID uuid.UUID
-	// Type is the token's type in the source, such as recovery_token; Token the text in the link, with PKCEPrefix if it
-	// belongs to a PKCE flow; RelatesTo the address, in lower case.
+	// Type is the token's type in the source, such as recovery_token. Token is the text in the link, with PKCEPrefix if
+	// the link continues a PKCE flow. RelatesTo is the address in lower case.
 	Type, Token, RelatesTo string
 	User                   *User
-	// Identity is the user's only identity, if it is an external provider's; otherwise Nil.
+	// Identity is the user's only identity if it is one at an external provider, and otherwise Nil.
 	Identity uuid.UUID
-	// Flows are the user's flows that a link could continue, newest first.
+	// Flows are the user's PKCE flows that the link could continue, the newest first.
 	Flows []Flow
 }
 
@@ -29,7 +29,7 @@ type Flow struct {
 	CreatedAt         time.Time
 }
 
-// linkRows is how many links a batch has: each link comes with its user.
+// linkRows is how many links a batch has. It is small, since each link is read with its user.
 const linkRows = 500
 
 const selectLinks = `
@@ -46,7 +46,7 @@ const selectOnlyIdentities = `
 select i.user_id, (array_agg(i.id))[1] from {S}.identities i where i.user_id = any($1)
 group by i.user_id having count(*) = 1 and min(i.provider) not in ('email', 'phone')`
 
-// Links reads a batch of mailed links behind a cursor.
+// Links reads a batch of mailed links, those after a cursor.
 func (s *Source) Links(ctx context.Context, after uuid.UUID) (list []*MailedLink, err error) {
 	byUser := map[uuid.UUID][]*MailedLink{}
 	var owners []uuid.UUID

@@ -8,21 +8,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The limits of a batch: rows, and bytes of text in them.
+// The limits of a batch: its rows, and the bytes of text in them.
 const (
 	BatchRows  = 5000
 	BatchBytes = 16 << 20
 )
 
-// Select chooses the rows of a read: the rows after a cursor, the rows with given ids, or the rows of given users.
+// Select says which rows are read: those after a cursor, those with certain ids, or those of certain users.
 type Select struct {
 	After      uuid.UUID
-	IDs, Users []uuid.UUID // if not nil, only rows with these ids or of these users
-	// Rows bounds a read by a cursor; 0: BatchRows.
+	IDs, Users []uuid.UUID // if one is not nil, only rows with these ids, or of these users, are read
+	// Rows limits how many rows after the cursor are read; 0: BatchRows.
 	Rows int
 }
 
-// User is a row of users. A zero time is null, or minus infinity.
+// User is a row of the table users. A time is zero if it is null or minus infinity.
 type User struct {
 	ID                                 uuid.UUID
 	Aud, Role, Email, Phone            string
@@ -30,7 +30,7 @@ type User struct {
 	AppMetadata, UserMetadata          []byte
 	NewEmail, NewPhone                 string
 	ConfirmStatus                      int
-	CurrentTokenGone, NewTokenGone     bool // the tokens of the pending change are empty
+	CurrentTokenGone, NewTokenGone     bool // the tokens of the pending change of address are empty
 	Anonymous                          bool
 	CreatedAt, UpdatedAt, LastSignInAt time.Time
 	EmailConfirmedAt, PhoneConfirmedAt time.Time
@@ -39,16 +39,16 @@ type User struct {
 	EmailChangeSentAt                  time.Time
 	PhoneChangeSentAt                  time.Time
 	ReauthenticationSentAt             time.Time
-	// External: the user has an identity of another kind than email and phone.
+	// External is true if the user has an identity other than email and phone.
 	External bool
-	// Clock is the server's when the row was read.
+	// Clock is the server's time when the row was read.
 	Clock time.Time
-	// Reason is why the user is not carried; "": the user is carried, unless another user has the same address.
+	// Reason is why the user is not copied. If it is "", the user is copied unless another user has the same address.
 	Reason string
 }
 
-// Pending reports whether the user is an unconfirmed sign-up, whose password and data become valid when the address is
-// confirmed. An unconfirmed user to whom nothing was sent was created by an administrator.
+// Pending reports whether the user is an unconfirmed sign-up, whose password and metadata become valid when the address
+// is confirmed. An unconfirmed user to whom nothing was sent was created by an administrator, and is not pending.
 func (u *User) Pending() bool {
 	return !u.Anonymous && u.DeletedAt.IsZero() && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero() &&
 		u.InvitedAt.IsZero() && u.Password != "" && !u.ConfirmationSentAt.IsZero() && !u.External
@@ -56,18 +56,20 @@ func (u *User) Pending() bool {
 
 const zeroID = "'00000000-0000-0000-0000-000000000000'"
 
-// userReason is the SQL for the reason why a user is not carried. The user's rows have the same reason.
+// userReason is the SQL expression for the reason why a user is not copied; the rows that belong to the user are not
+// copied for the same reason.
 const userReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID +
 	` then 'instances' else '' end`
 
-// unset returns the condition that a time of the source is missing: minus infinity counts as null.
+// unset returns the SQL condition that a time is missing in the source. Minus infinity counts as null.
 func unset(column string) string { return "coalesce(" + column + ", '-infinity') = '-infinity'" }
 
-// ownedReason begins the SQL for the reason why a user's row is not carried; the user u may be soft-deleted.
+// ownedReason is the beginning of the SQL expression for the reason why a row of user u is not copied. Unlike the user
+// itself, a row of a soft-deleted user is not copied.
 const ownedReason = `when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances'
     when u.deleted_at > '-infinity' then 'deleted'`
 
-// With exists the server would read all identities again for each batch of users.
+// isExternal is not written with exists, since PostgreSQL would then read all identities again for each batch of users.
 const isExternal = `coalesce((select true from {S}.identities e where e.user_id = u.id and e.provider not in ('email', 'phone') limit 1), false)`
 
 const selectUsers = `
@@ -80,7 +82,7 @@ select u.id, u.aud, u.role, u.email, u.phone, u.encrypted_password, u.raw_app_me
 from {S}.users u
 where `
 
-// where returns the condition of a read and its arguments.
+// where returns the condition for the selected rows and its arguments.
 func (w Select) where(alias string) (sql string, args []any) {
 	if w.IDs != nil {
 		return alias + ".id = any($1) order by " + alias + ".id", []any{ids(w.IDs)}
@@ -95,7 +97,7 @@ func (w Select) where(alias string) (sql string, args []any) {
 	return alias + ".id > $1 order by " + alias + ".id limit $2", []any{ids([]uuid.UUID{w.After})[0], n}
 }
 
-// Users reads users by their ids.
+// Users reads the users that w selects, ordered by id.
 func (s *Source) Users(ctx context.Context, w Select, each func(*User) error) error {
 	where, args := w.where("u")
 	return s.batch(ctx, selectUsers+where, into(each, func(u *User) []any {
@@ -108,14 +110,14 @@ func (s *Source) Users(ctx context.Context, w Select, each func(*User) error) er
 	}), args...)
 }
 
-// Identity is a row of identities.
+// Identity is a row of the table identities, with times of its user.
 type Identity struct {
 	ID, UserID                         uuid.UUID
 	Provider, ProviderID               string
 	Data                               []byte
 	LastSignInAt, CreatedAt, UpdatedAt time.Time
 	UserCreatedAt, UserUpdatedAt       time.Time
-	Clock                              time.Time // the server's
+	Clock                              time.Time // the server's time when the row was read
 	Reason                             string
 }
 
@@ -128,7 +130,7 @@ select i.id, i.user_id, i.provider, i.provider_id, i.identity_data::text, i.last
 from {S}.identities i join {S}.users u on u.id = i.user_id
 where `
 
-// Identities reads identities.
+// Identities reads the identities that w selects, ordered by id.
 func (s *Source) Identities(ctx context.Context, w Select, each func(*Identity) error) error {
 	where, args := w.where("i")
 	return s.batch(ctx, selectIdentities+where, into(each, func(i *Identity) []any {
@@ -137,7 +139,7 @@ func (s *Source) Identities(ctx context.Context, w Select, each func(*Identity) 
 	}), args...)
 }
 
-// CustomProviders returns the names custom:NAME of identities.
+// CustomProviders returns the providers of identities that are named custom:NAME.
 func (s *Source) CustomProviders(ctx context.Context) (names []string, err error) {
 	err = s.rows(ctx, `select distinct i.provider from {S}.identities i where i.provider like 'custom:%'`,
 		func(r pgx.Rows) error {
@@ -149,11 +151,11 @@ func (s *Source) CustomProviders(ctx context.Context) (names []string, err error
 	return names, err
 }
 
-// Factor is a row of mfa_factors.
+// Factor is a row of the table mfa_factors.
 type Factor struct {
 	ID, UserID                             uuid.UUID
 	Kind, Name, Phone, Secret              string
-	Credential                             string // of a security key, JSON
+	Credential                             string // JSON with the credential of a security key
 	CreatedAt, UpdatedAt, LastChallengedAt time.Time
 	Reason                                 string
 }
@@ -167,7 +169,7 @@ select f.id, f.user_id, f.factor_type::text, f.friendly_name, {f.phone}, f.secre
 from {S}.mfa_factors f join {S}.users u on u.id = f.user_id
 where `
 
-// FactorOwners returns the ids of users who have factors, after a cursor, in order.
+// FactorOwners returns the ids of the next n users after a cursor who have factors, in order.
 func (s *Source) FactorOwners(ctx context.Context, after uuid.UUID, n int) ([]uuid.UUID, error) {
 	return s.readIDs(ctx,
 		`select distinct f.user_id from {S}.mfa_factors f where f.user_id > $1 order by f.user_id limit $2`,
@@ -179,49 +181,49 @@ func factorTargets(f *Factor) []any {
 		at(&f.UpdatedAt), at(&f.LastChallengedAt), str(&f.Credential), &f.Reason}
 }
 
-// FactorsOf reads the factors of users, grouped by user and sorted by age.
+// FactorsOf reads the factors of users, those of a user together and the oldest first.
 func (s *Source) FactorsOf(ctx context.Context, users []uuid.UUID, each func(*Factor) error) error {
 	return s.batch(ctx, selectFactors+"f.user_id = any($1) order by f.user_id, f.created_at, f.id",
 		into(each, factorTargets), ids(users))
 }
 
-// EachFactor reads the verified factors.
+// EachFactor reads all verified factors that may be copied.
 func (s *Source) EachFactor(ctx context.Context, each func(*Factor) error) error {
 	return s.rows(ctx, selectFactors+factorReason+" = '' order by f.user_id, f.created_at, f.id",
 		into(each, factorTargets))
 }
 
-// Session is a row of sessions with what refers to it.
+// Session is a row of the table sessions, with its valid refresh token and its methods.
 type Session struct {
 	ID, UserID, FactorID             uuid.UUID
 	CreatedAt, RefreshedAt, NotAfter time.Time
 	AAL                              int
 	UserAgent, IP, Tag               string
-	// Token is the text of the live token, if it has version 1; TokenAt is when it was written. Key and Counter make
-	// the live token of version 2.
+	// Token is the text of the valid token if that has version 1, TokenAt the time when it was written. The valid token
+	// of version 2 is computed from Key and Counter.
 	Token   string
 	TokenAt time.Time
 	Key     string
 	Counter int64
-	Version int // 0: no live token
+	Version int // 0 if there is no valid token
 	AMR     []Claim
 	Reason  string
-	// Clock is the server's when the row was read.
+	// Clock is the server's time when the row was read.
 	Clock time.Time
 }
 
-// Claim is a method that a session was authenticated with.
+// Claim is a method with which a session was authenticated.
 type Claim struct {
 	Method string    `json:"method"`
 	At     time.Time `json:"at"`
 }
 
-// NoToken is the reason for a session without a live token.
+// NoToken is the reason for a session without a valid token.
 const NoToken = "without a live token"
 
-// versionOf is the SQL for the version of a session's live token, from the session's columns and tok, the text of
-// version 1; settle does the same in Go. A key that is not encrypted is 32 bytes in base64url. The comparison of
-// lengths is cheaper than counts in a pattern.
+// versionOf is the SQL expression for the version of a session's valid token, from the session's columns and tok, the
+// text of the newest token of version 1. settle decides the same in Go. A key that is not encrypted is 32 bytes in
+// base64url. Comparing the text's length is cheaper than a repeat count in a regular expression.
 const versionOf = `case
     when {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null then
         case when {s.refresh_token_counter} >= 0 and ({s.refresh_token_hmac_key} like '{%'
@@ -229,7 +231,7 @@ const versionOf = `case
                 and {s.refresh_token_hmac_key} ~ '^[A-Za-z0-9_-]*[AEIMQUYcgkosw048]$') then 2 else 0 end
     when length(tok) = 12 and tok ~ '^[a-z0-9]*$' or length(tok) = 22 and tok ~ '^[A-Za-z0-9_-]*$' then 1 else 0 end`
 
-// sessionReason is the SQL for the reason that follows from a session's own row and user.
+// sessionReason is the SQL expression for the reason that follows from a session's row and its user.
 const sessionReason = `case ` + ownedReason + ` when {s.oauth_client_id} is not null then 'oauth'
     when s.not_after <= {now} and s.not_after > '-infinity' then 'expired' else '' end`
 
@@ -241,7 +243,7 @@ select s.id, s.user_id, s.factor_id, s.created_at, s.refreshed_at at time zone '
 from {S}.sessions s join {S}.users u on u.id = s.user_id
 where `
 
-// The source's index is on (session_id, revoked).
+// selectTokens has two parts, so that each can use the source's index on (session_id, revoked).
 const selectTokens = `
 select t.session_id, t.id, t.token, t.updated_at from {S}.refresh_tokens t where t.session_id = any($1) and not t.revoked
 union all
@@ -250,7 +252,7 @@ select t.session_id, t.id, t.token, t.updated_at from {S}.refresh_tokens t where
 const selectClaims = `
 select a.session_id, a.authentication_method, a.updated_at from {S}.mfa_amr_claims a where a.session_id = any($1)`
 
-// Sessions reads sessions by their ids, with their live tokens and methods, up to BatchBytes.
+// Sessions reads the sessions that w selects, with their valid tokens and methods. It stops after BatchBytes.
 func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err error) {
 	where, args := w.where("s")
 	err = s.read(ctx, func(c *pgx.Conn) error {
@@ -297,7 +299,7 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 	return list, nil
 }
 
-// newestTokens reads the newest live refresh token of each session.
+// newestTokens reads the newest refresh token of each session that is not revoked.
 func (s *Source) newestTokens(ctx context.Context, c *pgx.Conn, all []uuid.UUID, byID map[uuid.UUID]*Session) error {
 	newest := map[uuid.UUID]int64{}
 	return s.query(ctx, c, selectTokens, func(r pgx.Rows) error {
@@ -317,7 +319,7 @@ func (s *Source) newestTokens(ctx context.Context, c *pgx.Conn, all []uuid.UUID,
 	}, ids(all))
 }
 
-// settle decides which token of the session is live, if any.
+// settle decides which token of the session is valid, if any.
 func (v *Session) settle() {
 	if v.Version == 2 {
 		_, readable := SessionKey(v.Key)

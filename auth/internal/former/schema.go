@@ -16,30 +16,30 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// The known versions of the schema, as numbered in schema_migrations.
+// The oldest and the newest known version of the schema, as its table schema_migrations numbers them.
 const (
 	Oldest = 20240427152123
 	Newest = 20260625000000
 )
 
-// Schema describes the replaced service's schema, from the catalogue, which needs no right.
+// Schema describes the former service's schema. It is read from the system catalogue, for which no right is needed.
 type Schema struct {
 	Name   string
 	Tables map[string]Table
 }
 
-// Table is a table of the schema, as the catalogue describes it to the role that reads it.
+// Table describes a table of the schema, as the role that reads the catalogue sees it.
 type Table struct {
 	Name string
 	OID  uint32
-	// Heap: the table is an ordinary one, whose rows have the xmin of the transaction that wrote them; not a view, or a
-	// partitioned or foreign table.
+	// Heap is true for an ordinary table, whose rows show in xmin which transaction has written them. It is false for a
+	// view, and for a partitioned or foreign table.
 	Heap bool
-	// Rows is an estimate, from the statistics; negative: there are none.
+	// Rows is approximately how many rows the table has, according to its statistics; negative if there are none.
 	Rows int64
-	// Readable: the role may read the table. Hidden: row-level security would hide rows from the role.
+	// Readable is true if the role may read the table, Hidden if row-level security hides rows from the role.
 	Readable, Hidden bool
-	// Columns are the columns in the order of the table.
+	// Columns are the names of the columns in the table's order.
 	Columns []string
 }
 
@@ -53,7 +53,7 @@ join pg_namespace n on n.oid = c.relnamespace
 left join pg_am m on m.oid = c.relam
 where n.nspname = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')`
 
-// ReadSchema reads the tables of a schema and their columns. A schema that does not exist has none.
+// ReadSchema reads the tables and columns of a schema. If the schema does not exist, the result has no tables.
 func ReadSchema(ctx context.Context, q Querier, name string) (*Schema, error) {
 	rows, err := q.Query(ctx, readSchema, name)
 	if err != nil {
@@ -70,21 +70,21 @@ func ReadSchema(ctx context.Context, q Querier, name string) (*Schema, error) {
 	return s, nil
 }
 
-// Has reports whether the schema has a table with the column.
+// Has reports whether the schema has a table with this column.
 func (s *Schema) Has(table, column string) bool {
 	return slices.Contains(s.Tables[table].Columns, column)
 }
 
-// Holds reports whether the schema's tables are the replaced service's.
+// Holds reports whether the schema's tables are those of the former service.
 func (s *Schema) Holds() bool {
 	return s.Has("users", "raw_app_meta_data") && s.Has("identities", "user_id") && s.Has("sessions", "user_id") &&
 		s.Has("refresh_tokens", "token")
 }
 
-// Table returns a table's name for SQL.
+// Table returns the quoted and qualified name of a table.
 func (s *Schema) Table(name string) string { return pgx.Identifier{s.Name, name}.Sanitize() }
 
-// ReadVersion reads the newest version that was applied to the schema; 0 for none.
+// ReadVersion returns the newest version that was applied to the schema; 0 if there is none.
 func (s *Schema) ReadVersion(ctx context.Context, q Querier) (int64, error) {
 	if !s.Has("schema_migrations", "version") {
 		return 0, nil
@@ -95,12 +95,12 @@ func (s *Schema) ReadVersion(ctx context.Context, q Querier) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("former: read the version: %w", err)
 	}
-	version, _ := strconv.ParseInt(text, 10, 64) // 14 digits, or 0 for any other text
+	version, _ := strconv.ParseInt(text, 10, 64) // the text has 14 digits, or is empty, which gives 0
 	return version, nil
 }
 
-// Carried are the tables whose rows a takeover copies, in the order in which it copies them. Their known columns are
-// those that are copied and those left out on purpose.
+// Carried are the tables that a takeover reads, in the order in which it copies them. known has their columns,
+// including those that are left out on purpose.
 var Carried = []string{"users", "identities", "mfa_factors", "sessions", "mfa_amr_claims", "refresh_tokens",
 	"one_time_tokens", "flow_state", Passkeys}
 
@@ -126,13 +126,13 @@ var known = map[string]string{
 		oauth_client_state_id linking_target_id email_optional`,
 }
 
-// left are known tables that are not carried, besides tables whose names begin with one of leftPrefixes.
+// left are known tables that are not copied. Tables with one of leftPrefixes are not copied either.
 var left = []string{"audit_log_entries", "mfa_challenges", "custom_oauth_providers", "instances", "schema_migrations"}
 
 var leftPrefixes = []string{"saml_", "sso_", "oauth_", "webauthn_"}
 
-// Unknown returns what a newer version of the schema has added: columns of carried tables, as TABLE.COLUMN, and tables,
-// both sorted.
+// Unknown returns tables, and columns of the tables in Carried as TABLE.COLUMN, that this program does not know because
+// a newer version of the schema has added them. Both lists are sorted.
 func (s *Schema) Unknown() (columns, tables []string) {
 	for name, t := range s.Tables {
 		if fields, carried := known[name]; carried {
@@ -155,13 +155,13 @@ func (s *Schema) Unknown() (columns, tables []string) {
 	return columns, tables
 }
 
-// OwnSchema returns the SQL and settings that give this program a schema of its own.
+// OwnSchema returns the SQL statement and the setting with which an operator gives this program its own schema.
 func OwnSchema(role string) string {
 	return fmt.Sprintf("create schema gatehouse authorization %s; search_path=gatehouse in DATABASE_URL", role)
 }
 
-// Occupied returns a text on why our tables cannot be made in a schema with the replaced service's tables, and what to
-// do.
+// Occupied returns a text for the operator: why our tables cannot be created in a schema with the former service's
+// tables, and what to do instead.
 func Occupied(schema, role string) string {
 	return fmt.Sprintf(
 		"schema %q holds the tables of the service that this one replaces; they are neither read nor changed."+

@@ -13,37 +13,37 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ApplicationName is the name of a takeover's connections in pg_stat_activity.
+// ApplicationName is the application_name of a takeover's connections, which pg_stat_activity shows.
 const ApplicationName = "auth takeover"
 
-// Source reads the tables of the replaced service. It writes nothing and locks nothing: each read is a READ ONLY
-// transaction, whose settings end with it, so that a pooler in transaction mode is possible. Its methods may be called
-// from several goroutines.
+// Source reads the tables of the former service. It writes nothing and takes no locks: each read is a READ ONLY
+// transaction. Its settings end with the transaction, so that a pooler in transaction mode can be used. Its methods may
+// be called from any goroutine.
 type Source struct {
-	// Schema is the name of the schema.
+	// Schema is the name of the former service's schema.
 	Schema string
 
 	pool *pgxpool.Pool
-	fill *strings.Replacer // replaces the names in braces
-	// Catalog is what Inspect has found.
+	fill *strings.Replacer // replaces the names in braces in queries
+	// Catalog is what Inspect has read.
 	Catalog Catalog
 }
 
-// sourceConns is the size of the pool: one connection reads ids while another reads the rows that have changed.
+// sourceConns is the size of the pool of connections. One reads ids while another reads the rows that have changed.
 const sourceConns = 3
 
-// OpenSource connects to the database at url.
+// OpenSource connects to the database at url. schema is the name of the former service's schema.
 func OpenSource(ctx context.Context, url, schema string) (*Source, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, fmt.Errorf("former: %w", err) // pgx hides the password
+		return nil, fmt.Errorf("former: %w", err) // the text of pgx's error hides the password
 	}
 	c := config.ConnConfig
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = 5 * time.Second
 	}
 	c.RuntimeParams["application_name"] = ApplicationName
-	// A named statement would stay on a server connection that the next client of a pooler uses.
+	// A prepared statement would stay on the server's connection, which a pooler then gives to another client.
 	c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	config.MaxConns, config.MinConns, config.MinIdleConns = sourceConns, 0, 0
 	s := &Source{Schema: schema}
@@ -57,7 +57,7 @@ func OpenSource(ctx context.Context, url, schema string) (*Source, error) {
 	return s, nil
 }
 
-// Close closes the connections.
+// Close closes all connections.
 func (s *Source) Close() { s.pool.Close() }
 
 // Place returns HOST:PORT/DATABASE SCHEMA, without user and password.
@@ -69,10 +69,10 @@ func (s *Source) Host() string {
 	return fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
-// beginRead is sent as one message. All settings end with the transaction. The search path is set so that texts from
-// the catalogue have every name with its schema, even if the role's own search path has the service's schema. JIT is
-// off, since compiling the long conditions of a query that reads each row once costs more than it saves. work_mem lets
-// some hundred thousand ids be sorted in memory.
+// beginRead begins a transaction and sets its settings, in one round trip. With this search path, texts from the
+// catalogue name every object with its schema, even if the role's own search path contains the former service's schema.
+// JIT is off, since compiling the long conditions of a query that reads each row once costs more than it saves. With
+// this work_mem some hundred thousand ids can be sorted in memory.
 const beginRead = `begin isolation level repeatable read read only;
 set local row_security = off;
 set local statement_timeout = 0;
@@ -82,7 +82,7 @@ set local work_mem = '32MB';
 set local search_path = pg_catalog;
 set local time zone 'UTC'`
 
-// read runs f in a transaction of its own.
+// read calls f in a transaction of its own.
 func (s *Source) read(ctx context.Context, f func(*pgx.Conn) error) error {
 	c, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Source) read(ctx context.Context, f func(*pgx.Conn) error) error {
 		return err
 	}
 	if err := f(c.Conn()); err != nil {
-		// If the rollback fails, the pool closes the connection at its release, since it is still in a transaction.
+		// If the rollback fails, the connection is still in a transaction, so the pool closes it when it is released.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		c.Exec(undo, "rollback", pgx.QueryExecModeSimpleProtocol)
@@ -103,16 +103,16 @@ func (s *Source) read(ctx context.Context, f func(*pgx.Conn) error) error {
 	return err
 }
 
-// ErrEnough ends the reading of rows without an error.
+// ErrEnough is returned by a function that reads rows to end the reading without an error.
 var ErrEnough = errors.New("former: enough rows")
 
-// rows runs a query and passes on each row, until each returns ErrEnough.
+// rows executes a query and calls each for every row, until each returns ErrEnough.
 func (s *Source) rows(ctx context.Context, sql string, each func(pgx.Rows) error, args ...any) error {
 	return s.read(ctx, func(c *pgx.Conn) error { return s.query(ctx, c, sql, each, args...) })
 }
 
-// batchSettings make a read of some thousand rows find related rows by an index. Otherwise, with the statistics of a
-// large table, or without any, the server would read the whole related table for each batch.
+// batchSettings make PostgreSQL find the rows that belong to a batch by an index. Otherwise, because of the statistics
+// of a large table, or because there are none, it would read the whole related table for each batch.
 const batchSettings = `set local enable_hashjoin = off; set local enable_mergejoin = off; set local max_parallel_workers_per_gather = 0`
 
 func forBatch(ctx context.Context, c *pgx.Conn) error {
@@ -120,7 +120,7 @@ func forBatch(ctx context.Context, c *pgx.Conn) error {
 	return err
 }
 
-// batch is rows with batchSettings.
+// batch does the same as rows, with batchSettings.
 func (s *Source) batch(ctx context.Context, sql string, each func(pgx.Rows) error, args ...any) error {
 	return s.read(ctx, func(c *pgx.Conn) error {
 		if err := forBatch(ctx, c); err != nil {
@@ -130,7 +130,7 @@ func (s *Source) batch(ctx context.Context, sql string, each func(pgx.Rows) erro
 	})
 }
 
-// query is rows within a transaction.
+// query does the same as rows, within a transaction.
 func (s *Source) query(ctx context.Context, c *pgx.Conn, sql string, each func(pgx.Rows) error, args ...any) error {
 	rows, err := c.Query(ctx, s.fill.Replace(sql), args...)
 	if err != nil {
@@ -144,11 +144,11 @@ func (s *Source) query(ctx context.Context, c *pgx.Conn, sql string, each func(p
 			return err
 		}
 	}
-	rows.Close() // reads and drops remaining rows
+	rows.Close() // Close reads and discards the remaining rows
 	return rows.Err()
 }
 
-// into returns a function that reads a row into the targets of a value and passes on the value.
+// into returns a function that reads a row into the targets of a new value, and calls each with the value.
 func into[T any](each func(*T) error, targets func(*T) []any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		v := new(T)
@@ -159,7 +159,7 @@ func into[T any](each func(*T) error, targets func(*T) []any) func(pgx.Rows) err
 	}
 }
 
-// readIDs runs a query whose only column is an id.
+// readIDs executes a query whose only column is an id.
 func (s *Source) readIDs(ctx context.Context, sql string, args ...any) (list []uuid.UUID, err error) {
 	err = s.rows(ctx, sql, into(func(id *uuid.UUID) error {
 		list = append(list, *id)
@@ -168,7 +168,7 @@ func (s *Source) readIDs(ctx context.Context, sql string, args ...any) (list []u
 	return list, err
 }
 
-// readCounts runs a query whose columns are a text and a count.
+// readCounts executes a query whose columns are a text and a number.
 func (s *Source) readCounts(ctx context.Context, sql string, args ...any) (map[string]int64, error) {
 	counts := map[string]int64{}
 	err := s.rows(ctx, sql, func(r pgx.Rows) error {
@@ -181,15 +181,15 @@ func (s *Source) readCounts(ctx context.Context, sql string, args ...any) (map[s
 	return counts, err
 }
 
-// row runs a query of one row.
+// row executes a query that returns one row.
 func (s *Source) row(ctx context.Context, sql string, into []any, args ...any) error {
 	return s.read(ctx, func(c *pgx.Conn) error {
 		return c.QueryRow(ctx, s.fill.Replace(sql), args...).Scan(into...)
 	})
 }
 
-// prepareNames prepares the replacements in queries: the schema, the time of the run, and null for columns that an
-// older version lacks.
+// prepareNames prepares the replacement of the names in braces in queries: the schema, the time when the catalogue was
+// read, and null for columns that an older version of the schema lacks.
 func (s *Source) prepareNames() {
 	pairs := []string{"{S}", pgx.Identifier{s.Schema}.Sanitize(),
 		"{now}", "'" + s.Catalog.Now.UTC().Format(clockFormat) + "'::timestamptz"}
@@ -214,26 +214,27 @@ func (s *Source) prepareNames() {
 	s.fill = strings.NewReplacer(pairs...)
 }
 
-// Floor is a transaction ID of the source: rows written by this or a later transaction count as changed.
+// Floor is the id of a transaction of the source. Rows written by it or a later transaction count as changed.
 type Floor int64
 
-// Since describes what a later pass reads: rows written by Floor or later, and rows with a time after Clock, which lay
-// ahead when the row was read and was bounded. With a zero Clock there are no such rows.
+// Since says which rows a later pass reads: rows written by Floor or a later transaction, and rows with a time after
+// Clock. Such a time was in the future when the row was copied, and was replaced by Clock. With a zero Clock there are
+// no such rows.
 type Since struct {
 	Floor Floor
 	Clock time.Time
 }
 
-// Snapshot returns the oldest transaction of the source that may still be running, the next transaction, and the
-// source's clock. A later read bounds times by a later clock.
+// Snapshot returns the id of the oldest transaction of the source that may still be running, the id of the next
+// transaction, and the source's clock. Later reads see a later clock.
 func (s *Source) Snapshot(ctx context.Context) (oldest, next Floor, clock time.Time, err error) {
 	err = s.row(ctx, `select txid_snapshot_xmin(t), txid_snapshot_xmax(t), now() from txid_current_snapshot() t`,
 		[]any{&oldest, &next, at(&clock)})
 	return oldest, next, clock, err
 }
 
-// scanTime scans a time of the source; null and minus infinity are zero. Infinity would be read as no time, which would
-// end a ban for ever, so it becomes the end of the year 9999, like every later time.
+// scanTime scans a time of the source. null and minus infinity become the zero time. Infinity becomes the end of the
+// year 9999, as does every later time: as the zero time it would end a ban that lasts for ever.
 type scanTime time.Time
 
 var endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
@@ -251,7 +252,7 @@ func (t *scanTime) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// text scans a text; null is "".
+// text scans a text; null becomes "".
 type text string
 
 // ScanText implements pgtype.TextScanner.
@@ -260,7 +261,7 @@ func (t *text) ScanText(v pgtype.Text) error {
 	return nil
 }
 
-// rawText scans a text as bytes; null is empty.
+// rawText scans a text into bytes; null becomes empty.
 type rawText []byte
 
 // ScanText implements pgtype.TextScanner.
@@ -269,7 +270,7 @@ func (t *rawText) ScanText(v pgtype.Text) error {
 	return nil
 }
 
-// id scans an id; null is the zero id.
+// id scans a UUID; null becomes the zero UUID.
 type id uuid.UUID
 
 // ScanUUID implements pgtype.UUIDScanner.
@@ -283,7 +284,7 @@ func str(t *string) any    { return (*text)(t) }
 func raw(t *[]byte) any    { return (*rawText)(t) }
 func uid(u *uuid.UUID) any { return (*id)(u) }
 
-// ids returns an argument of type uuid[].
+// ids returns a list of ids as an SQL argument of type uuid[].
 func ids(list []uuid.UUID) []pgtype.UUID {
 	out := make([]pgtype.UUID, len(list))
 	for i, u := range list {

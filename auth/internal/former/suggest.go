@@ -11,21 +11,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Target is where our tables are, to which the application should refer.
+// Target says where our tables are, to which the application should refer after the takeover.
 type Target struct {
-	// Schema is the schema's name, Namespace what our names in it begin with.
+	// Schema is the name of our schema, Namespace the prefix of our names in it.
 	Schema, Namespace string
-	// Role is the quoted name of the tables' owner.
+	// Role is the quoted name of the role that owns our tables.
 	Role string
-	// Same: the tables are in the source's database. Foreign keys and triggers can refer only to tables of their own
-	// database.
+	// Same is true if our tables are in the source's database. Only then can foreign keys and triggers of the
+	// application refer to them.
 	Same bool
 }
 
-// table returns the name for SQL of the table that corresponds to one of the source's.
+// table returns the name of our table that corresponds to a table of the source.
 func (to *Target) table(name string) string { return Name(to.Schema, to.Namespace+name) }
 
-// mirror returns the functions of a mirror, which are next to our tables and are not the application's.
+// mirror returns the names of the mirror's functions (package mirror). They are in our schema but do not belong to the
+// application.
 func (to *Target) mirror(ctx context.Context, q Querier) ([]string, error) {
 	if !to.Same {
 		return nil, nil
@@ -38,22 +39,23 @@ join pg_namespace n on n.oid = p.pronamespace where n.nspname = $1 and starts_wi
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// Advice is what the operator of an application that uses the schema's tables should do. This program never runs any of
-// it.
+// Advice is what the operator of an application that uses the schema's tables should do. This program never does any of
+// it itself.
 type Advice struct {
-	// Suggestions and WayBack are lines of SQL and comments; WayBack undoes Suggestions. WayBackEnd is the end of
-	// WayBack, which fails while the application has rows of users whom the source lacks.
+	// Suggestions and WayBack are lines of SQL and comments. WayBack undoes Suggestions. WayBackEnd is the end of
+	// WayBack. It fails as long as the application has rows of users whom the source lacks.
 	Suggestions, WayBack, WayBackEnd []string
-	// Objects are the names of objects in the suggestions, and of objects that the operator has to inspect.
+	// Objects are the names of the objects that the suggestions change, and of objects that the operator has to
+	// inspect.
 	Objects []string
 
-	validate []string // validates the keys, wherever they refer to
+	validate []string // statements that validate the foreign keys, whichever tables these refer to
 }
 
-// foreignKey is a foreign key of the application on a table of the schema.
+// foreignKey is a foreign key of the application that refers to a table of the schema.
 type foreignKey struct{ Table, Owner, Name, Target, Definition string }
 
-// The definition names no table.
+// selectKeys omits the name of the referenced table from the definition.
 const selectKeys = `
 select format('%I.%I', n.nspname, t.relname), format('%I', pg_get_userbyid(t.relowner)), format('%I', c.conname), u.relname::text,
     replace(pg_get_constraintdef(c.oid), ' REFERENCES ' || c.confrelid::regclass || '(', ' REFERENCES (')
@@ -65,22 +67,24 @@ join pg_namespace s on s.oid = u.relnamespace
 where c.contype = 'f' and s.nspname = $1 and n.nspname <> $1 and c.conparentid = 0 and u.relname in ('users', 'sessions', 'identities')
 order by 1, 3`
 
-// parse splits the definition of a key on the column id of users: the key's column, the actions and when the key is
-// checked, and whether all rows satisfy it. ok is false for a key on other columns or another table.
+// parse splits the definition of a foreign key that refers to the column id of users. column is the application's
+// column. rules are the actions, and when the key is checked. validated is true if all rows satisfy the key. ok is
+// false for a key that refers to other columns or to another table.
 func (k *foreignKey) parse() (column, rules string, validated, ok bool) {
 	head, rules, ok := strings.Cut(k.Definition, " REFERENCES (id)")
 	if !ok || k.Target != "users" {
 		return "", "", false, false
 	}
 	parts := strings.Split(rules, `"`)
-	for i := 0; i < len(parts); i += 2 { // the others are names
+	for i := 0; i < len(parts); i += 2 { // the odd parts are quoted names
 		parts[i] = strings.ToLower(parts[i])
 	}
 	rules, unvalidated := strings.CutSuffix(strings.Join(parts, `"`), " not valid")
 	return strings.TrimSuffix(strings.TrimPrefix(head, "FOREIGN KEY ("), ")"), rules, !unvalidated, true
 }
 
-// Advise finds in the catalogue what refers to the schema's tables.
+// Advise finds in the catalogue which objects of the application refer to the schema's tables, and returns what to do
+// about them.
 func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	var keys []foreignKey
 	var mirror []string
@@ -113,7 +117,7 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	return a, nil
 }
 
-// moveKeys makes the keys on users refer to our users, and back.
+// moveKeys adds the statements that make foreign keys on users refer to our table users, and those that undo that.
 func (a *Advice) moveKeys(keys []foreignKey, source string, to *Target) {
 	users := to.table("users")
 	for _, k := range keys {
@@ -144,7 +148,7 @@ func (a *Advice) moveKeys(keys []foreignKey, source string, to *Target) {
 	a.WayBackEnd = slices.Compact(a.WayBackEnd)
 }
 
-// onOneLine keeps names with line breaks from ending a comment.
+// onOneLine removes line breaks from comments and names.
 func (a *Advice) onOneLine() {
 	for _, lines := range [][]string{a.Suggestions, a.WayBack, a.WayBackEnd} {
 		for i, line := range lines {
@@ -158,8 +162,8 @@ func (a *Advice) onOneLine() {
 	}
 }
 
-// oneLine removes line breaks, which names may contain: in a comment, the text behind a line break would be a
-// statement. In statements names are quoted.
+// oneLine replaces line breaks, which names may contain, by blanks. In a comment, the text after a line break would be
+// executed as a statement. Names in statements are quoted, so line breaks do no harm there.
 func oneLine(text string) string { return strings.NewReplacer("\n", " ", "\r", " ").Replace(text) }
 
 const selectTriggers = `
@@ -169,14 +173,14 @@ from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oi
 join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1 and not t.tgisinternal and (f.nspname || '.' || p.proname = any($2::text[])) is not true order by 2, 1`
 
-// renamed is the comment on tables and columns that have other names here.
+// renamed is a comment for the operator that lists the tables and columns that have other names in our schema.
 const renamed = "-- columns that are called otherwise here: raw_user_meta_data is user_metadata, raw_app_meta_data " +
 	"is app_metadata, " +
 	"encrypted_password is password_hash, email_change is new_email, phone_change is new_phone, confirmed_at is " +
 	"least(email_confirmed_at, phone_confirmed_at); email and phone are '' instead of null; mfa_factors is factors, " +
 	"factor_type is kind, status 'verified' is verified_at that is not null; sessions that have ended stay, with ended_at"
 
-// columnsHere has our names of columns by their different names in the source.
+// columnsHere maps the source's names of columns to ours, for columns whose names differ.
 var columnsHere = map[string]string{"raw_user_meta_data": "user_metadata", "raw_app_meta_data": "app_metadata",
 	"encrypted_password": "password_hash", "email_change": "new_email", "phone_change": "new_phone",
 	"confirmed_at": "email_confirmed_at, phone_confirmed_at"}
@@ -186,7 +190,8 @@ var columnsThere = sync.OnceValue(func() *regexp.Regexp {
 		`email_change|phone_change|confirmed_at)\b`)
 })
 
-// renamedIn returns a renamed column of the source that a trigger's definition or function names; "": none.
+// renamedIn returns why a trigger would not work with our tables: its definition or its function names a column that
+// has another name here. "" if neither does.
 func renamedIn(definition, function, source string) string {
 	if m := columnsThere().FindStringSubmatch(source); m != nil {
 		return "function " + function + " reads " + strings.ToLower(m[2]) + ", which has another name; mend a copy first"
@@ -197,7 +202,8 @@ func renamedIn(definition, function, source string) string {
 	return ""
 }
 
-// mend replaces the names of renamed columns in a trigger's definition, and removes duplicates in UPDATE OF.
+// mend replaces the names of renamed columns in a trigger's definition, and removes duplicates from the list in UPDATE
+// OF.
 func mend(definition string) string {
 	head, rest, found := strings.Cut(rename(definition), " UPDATE OF ")
 	if !found {
@@ -253,8 +259,8 @@ func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, mirror []
 	return err
 }
 
-// selectReaders finds the objects that read a table, or one column of the table users. It searches the texts of
-// functions for the names.
+// selectReaders finds the objects that read a table, or one column of the table users. For functions it searches their
+// texts for the names.
 const selectReaders = `
 with tables as (
     select c.oid, c.relname::text, 0 as attnum, '' as attname from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -285,14 +291,14 @@ select distinct kind, name, relation::text from (
 ) d where nspname <> $1
 order by 1, 2, 3`
 
-// Read is what Readers looks for: Tables of Schema, and a Column of its users. Functions in Ours (schema.name, without
-// quotes) are left out.
+// Read says what Readers looks for: objects that read one of the Tables of Schema, or the Column of its table users.
+// The functions in Ours (schema.name, without quotes) are left out.
 type Read struct {
 	Schema, Column string
 	Tables, Ours   []string
 }
 
-// Readers lists the views, policies and functions outside of the schema that read one of the tables or the column.
+// Readers returns the views, policies and functions outside of the schema that read one of the tables or the column.
 func Readers(ctx context.Context, q Querier, r Read) (list []string, err error) {
 	rows, err := q.Query(ctx, selectReaders, r.Schema, r.Tables, r.Column, r.Ours)
 	if err != nil {
@@ -306,7 +312,7 @@ func Readers(ctx context.Context, q Querier, r Read) (list []string, err error) 
 	return list, err
 }
 
-// The catalogue does not show which functions a function calls, so its text is searched.
+// selectHelpers searches the texts of functions, since the catalogue does not show which functions a function calls.
 const selectHelpers = `
 select name, policies, defaults, functions from (
     select p.proname::text as name,
@@ -322,7 +328,8 @@ select name, policies, defaults, functions from (
 ) h where policies + defaults + functions > 0
 order by array_position(array['uid', 'role', 'email', 'jwt'], name)`
 
-// readers adds what reads the tables, and the objects of the schema that must stay even if the tables go.
+// readers adds the objects that read the schema's tables. It also adds functions of the schema that are still used, so
+// that the schema must be kept even if its tables are dropped.
 func (s *Source) readers(ctx context.Context, mirror []string, a *Advice) error {
 	add := func(line string) {
 		a.Objects, a.Suggestions = append(a.Objects, line), append(a.Suggestions, "-- "+line)
@@ -353,7 +360,8 @@ func (s *Source) readers(ctx context.Context, mirror []string, a *Advice) error 
 	return err
 }
 
-// Retire returns the statements that invalidate the live tokens of the schema, once the way back is no longer needed.
+// Retire returns the statements that invalidate the valid refresh tokens in the schema. They are for the time when the
+// way back is no longer needed.
 func (s *Source) Retire() []string {
 	lines := []string{"update " + Name(s.Schema, "refresh_tokens") + " set revoked = true;"}
 	if s.Catalog.Has("sessions", "refresh_token_hmac_key") {

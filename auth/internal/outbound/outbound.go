@@ -11,7 +11,7 @@
 //     a name whose address changes between two look-ups (DNS rebinding) does not get around the check.
 //
 // A URL in an answer from an address that is not public counts as configured, since an identity provider inside the
-// operator's network may give the URL of its keys. DiscoveredIn chooses the client.
+// operator's network may give the URL of its keys. FromPublic tells the caller which of the clients such a URL needs.
 //
 // Both clients limit the time of the whole call, including the body, and the size of the body after decompression. They
 // follow redirects only within a host and never from https to http. They use the proxy of HTTP_PROXY, HTTPS_PROXY and

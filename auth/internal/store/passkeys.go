@@ -94,9 +94,9 @@ type PasskeySession struct {
 	User  User
 }
 
-// In openPasskeySession each step uses the rows of the step before it, so that nothing follows a step without a row. An
-// earlier statement of the Batch has locked the user, so that the factors and the column bound are read as the previous
-// holder of the lock has left them.
+// In openPasskeySession each table expression uses the rows of the one before it, so that nothing follows one without a
+// row. An earlier statement of the Batch has locked the user, so that the factors and the column bound are read as the
+// previous holder of the lock has left them.
 var openPasskeySession = define(`
 with spent as (
     insert into {spent_challenges} (id) select $1::uuid where ` + isLive + `

@@ -247,7 +247,7 @@ func (c *Carrier) CountUsers(ctx context.Context) (n int64, err error) {
 var deleteCarried = [...]statement{
 	define(`delete from {users} where id = any($1)`),
 	define(`delete from {identities} where id = any($1)`),
-	define(`delete from {factors} where user_id = any($1)`), // by user, since names must be unique among a user's factors
+	define(`delete from {factors} where user_id = any($1)`), // by user, as names must be unique among a user's factors
 	define(`delete from {sessions} where id = any($1)`),
 	define(`delete from {webauthn_credentials} where id = any($1)`),
 }

@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// abandon empties the tables of an open takeover. It does not need the source.
+// abandon deletes all rows of the tables of an open takeover. It does not need the source.
 func (r *run) abandon(ctx context.Context) error {
 	f := &findings{r: r}
 	n, err := r.DB.Pending(ctx)
@@ -52,8 +52,8 @@ func (r *run) abandon(ctx context.Context) error {
 	return nil
 }
 
-// moveBack returns the statement that makes a foreign key of the application refer to the source's tables again, or
-// only drops the key if the source is another database.
+// moveBack returns the statement that makes a foreign key of the application refer to the source's table again. If the
+// source is in another database, the statement only drops the key.
 func (r *run) moveBack(k store.ForeignKey) string {
 	drop := "alter table " + k.QuotedTable + " drop constraint " + k.Name
 	columns, rules, found := strings.Cut(strings.TrimPrefix(k.Definition, "FOREIGN KEY "), " REFERENCES ")

@@ -17,7 +17,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// findings are the warnings and refusals of a run, in the order of the checks.
+// findings are the warnings and refusals of the checks before a run, in the order in which they were found. A refusal
+// is a reason not to start the run.
 type findings struct {
 	r        *run
 	refusals []string
@@ -31,14 +32,14 @@ func (f *findings) warn(format string, args ...any) {
 	f.r.warnings = append(f.r.warnings, fmt.Sprintf(format, args...))
 }
 
-// accept is refuse, unless the operator accepts losses of the kind.
+// accept adds a refusal if n is not 0, unless the operator has accepted the loss of these rows with -leave-out kind.
 func (f *findings) accept(kind string, n int64, format string, args ...any) {
 	if n > 0 && !f.r.leaves(kind) {
 		f.refuse(format+"; -leave-out "+kind+" accepts that", args...)
 	}
 }
 
-// told logs the warnings and refusals, and returns ErrRefused if there is a refusal.
+// told logs the warnings and refusals. It returns ErrRefused if there is a refusal.
 func (f *findings) told() error {
 	for _, text := range f.r.warnings {
 		fmt.Fprintln(f.r.Log, "takeover: warning:", text)
@@ -52,7 +53,7 @@ func (f *findings) told() error {
 	return nil
 }
 
-// check looks for all reasons to refuse a run, before anything is written.
+// check looks for everything that prevents the run, before anything is written, and logs it.
 func (r *run) check(ctx context.Context) error {
 	f := &findings{r: r}
 	if err := r.Source.Inspect(ctx); err != nil {
@@ -108,7 +109,8 @@ func (r *run) check(ctx context.Context) error {
 	return f.told()
 }
 
-// clients warns of other programs' connections to the source.
+// clients warns of connections of other programs to the source, since the former service must be stopped before the
+// last run.
 func (f *findings) clients(ctx context.Context) (err error) {
 	r := f.r
 	c := &r.Source.Catalog
@@ -135,7 +137,7 @@ func (f *findings) clients(ctx context.Context) (err error) {
 	return nil
 }
 
-// version checks which releases of the service made the tables.
+// version checks that the source's tables were made by a release of the former service that this program supports.
 func (f *findings) version(ctx context.Context) error {
 	c := &f.r.Source.Catalog
 	readable := !slices.Contains(c.Unreadable, "schema_migrations") && !slices.Contains(c.Hidden, "schema_migrations")
@@ -159,7 +161,7 @@ func (f *findings) version(ctx context.Context) error {
 		left = append(left, "the tables "+strings.Join(names, ", "))
 	}
 	if c.Version <= former.Newest {
-		if len(left) > 0 { // tables of the application or the operator
+		if len(left) > 0 { // these belong to the application or the operator
 			f.warn("schema %q has what is none of the replaced service's: left alone are %s", f.r.Source.Schema,
 				strings.Join(left, ", "))
 		}
@@ -173,7 +175,7 @@ func (f *findings) version(ctx context.Context) error {
 	return nil
 }
 
-// target checks our own tables. ready: the tables can be queried.
+// target checks the tables to which the rows are copied. ready is true if they exist and can be queried.
 func (f *findings) target(ctx context.Context) (ready bool, err error) {
 	r := f.r
 	place, err := r.DB.Location(ctx)
@@ -205,8 +207,8 @@ func (f *findings) target(ctx context.Context) (ready bool, err error) {
 	return true, f.moves(ctx)
 }
 
-// rights names the rights that are lacking, which would otherwise look like missing tables, or fail at the first
-// statement.
+// rights refuses the run if this program's role lacks rights. Otherwise the missing rights would look like missing
+// tables, or make the first statement fail.
 func (f *findings) rights(ctx context.Context) (lacks bool, err error) {
 	place := f.r.result.location
 	serving, _, err := f.r.DB.MissingRights(ctx)
@@ -228,8 +230,8 @@ func (f *findings) rights(ctx context.Context) (lacks bool, err error) {
 	return lacks, err
 }
 
-// foreignKeys refuses if tables of the application refer to our users: deleting a user would delete the application's
-// rows.
+// foreignKeys refuses the run if tables of the application refer to our users: if the takeover deletes a user,
+// PostgreSQL would also delete the application's rows.
 func (f *findings) foreignKeys(ctx context.Context) error {
 	keys, err := f.r.DB.ForeignKeys(ctx)
 	if err != nil {
@@ -243,7 +245,7 @@ func (f *findings) foreignKeys(ctx context.Context) error {
 	return nil
 }
 
-// moves looks for open and closed takeovers, and for users who were not carried by a takeover.
+// moves looks for an open or a closed takeover, and for users that were not written by a takeover.
 func (f *findings) moves(ctx context.Context) error {
 	r := f.r
 	list, err := r.DB.Moves(ctx, store.MoveTakeover)
@@ -260,7 +262,7 @@ func (f *findings) moves(ctx context.Context) error {
 	case len(list) > 0:
 		m := list[0]
 		if m.Source == r.Source.Place() && m.Mark == r.Source.Catalog.OldMark() {
-			m.Mark = r.Source.Catalog.Mark // open stores it
+			m.Mark = r.Source.Catalog.Mark // open stores the new form of the mark
 		}
 		if m.Source != r.Source.Place() && m.Mark != r.Source.Catalog.Mark {
 			f.refuse("a takeover from %s is open since %s: auth takeover -abandon empties the tables", m.Source,
@@ -279,10 +281,12 @@ func (f *findings) moves(ctx context.Context) error {
 	return nil
 }
 
-// maxAge is how many transactions may have passed since the floor: the numbers repeat after twice as many.
+// maxAge is how many transactions of the source may have begun since the transaction whose id is the floor of the next
+// pass. Transaction ids repeat after twice as many.
 const maxAge = 1_000_000_000
 
-// mark checks that a floor is still valid in the source.
+// mark refuses the run if the transaction id stored as the floor of the next pass is not valid in the source. next is
+// the source's next transaction id.
 func (f *findings) mark(next former.Floor) {
 	m := &f.r.move
 	floor := m.Floor
@@ -294,7 +298,8 @@ func (f *findings) mark(next former.Floor) {
 	}
 }
 
-// kinds refuses runs that the source's tables do not allow.
+// kinds refuses runs in a mode that the source does not allow: its tables must show which rows have changed, and for
+// the last run it must not be a replica.
 func (f *findings) kinds() {
 	c := &f.r.Source.Catalog
 	if names := c.NotHeaps(); len(names) > 0 && (f.r.Mode == Ahead || f.r.move.Floor != nil) {
@@ -336,7 +341,7 @@ func (f *findings) contents(ctx context.Context) error {
 	return f.providers(ctx)
 }
 
-// providers warns of identities that cannot sign in until their provider is switched on.
+// providers warns of identities that cannot be used to sign in until their provider is configured in this service.
 func (f *findings) providers(ctx context.Context) error {
 	r := f.r
 	names, err := r.Source.CustomProviders(ctx)
@@ -364,8 +369,8 @@ func (f *findings) providers(ctx context.Context) error {
 	return nil
 }
 
-// duplicates finds users whose addresses or numbers differ only in spelling. Of these users, only the user who signed
-// in last is carried.
+// duplicates finds groups of users whose email addresses or phone numbers differ only in spelling. Of each group only
+// the user who has signed in last is copied.
 func (f *findings) duplicates(ctx context.Context) error {
 	r := f.r
 	var pairs []string
@@ -401,8 +406,8 @@ func joinIDs(list []uuid.UUID) string {
 	return strings.Trim(fmt.Sprint(list), "[]")
 }
 
-// namesakes returns the groups of users whose addresses are equal after fold. The query only preselects users, since
-// PostgreSQL's lower case depends on the database's collation.
+// namesakes returns the groups of users whose addresses in a column are equal after fold. The source's query only
+// preselects users, since PostgreSQL's lower case depends on the database's collation.
 func (r *run) namesakes(ctx context.Context, column string, fold func(string) string) (groups [][]uuid.UUID,
 	err error) {
 	type key struct{ aud, address string }
@@ -441,5 +446,5 @@ func (r *run) namesakes(ctx context.Context, column string, fold func(string) st
 	return groups, nil
 }
 
-// stamp formats a time for people.
+// stamp formats a time for the report.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -12,16 +12,17 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// maxCredentialID is how many bytes the id of a credential may have.
+// maxCredentialID is the greatest length of a credential's id in bytes.
 const maxCredentialID = 1023
 
-// readable reports whether our program can use a credential.
+// readable reports whether this program can use a WebAuthn credential.
 func readable(c *former.Credential) bool {
 	return len(c.ID) > 0 && len(c.ID) <= maxCredentialID && c.SignCount >= 0 && c.SignCount <= math.MaxUint32 &&
 		webauthn.CheckKey(c.PublicKey) == nil
 }
 
-// credential maps a credential. The row of a security key has the id of the key's factor.
+// credential converts a WebAuthn credential of the source. row is the id of the row to write; for a security key, that
+// is the id of its factor.
 func credential(row, user uuid.UUID, c *former.Credential) store.Credential {
 	return store.Credential{ID: row, User: user, Key: webauthn.Credential{
 		ID: c.ID, PublicKey: c.PublicKey, AAGUID: c.AAGUID, SignCount: uint32(c.SignCount),
@@ -30,7 +31,7 @@ func credential(row, user uuid.UUID, c *former.Credential) store.Credential {
 	}}
 }
 
-// securityKey maps the credential of a factor; nil if it cannot be read.
+// securityKey converts the WebAuthn credential of a factor. It returns nil if the credential cannot be read.
 func securityKey(f *former.Factor) *store.Credential {
 	parsed, err := former.ParseCredential(f.Credential)
 	if err != nil || !readable(&parsed) {
@@ -48,14 +49,14 @@ func (m *mapper) passkey(p *former.Passkey) store.Credential {
 	return c
 }
 
-// securityKeys collects the verified security keys that are checked before a takeover.
+// securityKeys collects what the check before a run finds out about the source's verified security keys.
 type securityKeys struct {
 	good   int
 	broken []uuid.UUID
-	seen   map[string]bool // the ids of their credentials
+	seen   map[string]bool // the ids of credentials found so far
 }
 
-// add checks a security key and returns why it is not carried; "" if it is carried.
+// add checks a security key. It returns the reason why the key is not copied, or "" if it is.
 func (k *securityKeys) add(f *former.Factor) string {
 	c := securityKey(f)
 	switch {
@@ -70,11 +71,11 @@ func (k *securityKeys) add(f *former.Factor) string {
 	return ""
 }
 
-// sameCredential is the reason for a credential whose id another credential has.
+// sameCredential is the reason for leaving out a credential that has the same id as another one.
 const sameCredential = "same credential"
 
-// credentials refuses security keys and passkeys that cannot be read, and warns of settings without which the others
-// cannot be used.
+// credentials refuses the run if security keys or passkeys cannot be read. It warns of settings that are missing for
+// using the others.
 func (f *findings) credentials(ctx context.Context, keys *securityKeys) error {
 	r := f.r
 	var passkeys int

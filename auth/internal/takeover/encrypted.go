@@ -16,17 +16,18 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// sealedBy counts the values that are encrypted under one key.
+// sealedBy counts the values that are encrypted under one key, by kind.
 type sealedBy struct{ passwords, factors, sessions int64 }
 
-// opener opens encrypted columns, and collects, by the names of the keys, the columns that cannot be opened.
+// opener decrypts columns of the source. It collects the columns that cannot be decrypted, by the ids of their keys:
+// missing are those whose key is not configured, failed those that the key does not decrypt.
 type opener struct {
 	keys    former.Keys
 	missing map[string]*sealedBy
 	failed  map[string]*broken
 }
 
-// broken is the first column that a key does not open, and the number of others.
+// broken is the first column that a key does not decrypt, and how many others there are.
 type broken struct {
 	what string
 	n    int64
@@ -36,7 +37,8 @@ func newOpener(keys former.Keys) *opener {
 	return &opener{keys: keys, missing: map[string]*sealedBy{}, failed: map[string]*broken{}}
 }
 
-// open opens a column. format names the column by the row's id, add counts it.
+// open decrypts a column, or returns it as it is if it is not encrypted. If its key is missing, add is called to count
+// it. If decrypting fails, format with the row's id names the column.
 func (o *opener) open(text string, id uuid.UUID, format string, add func(*sealedBy)) (plain string, ok bool) {
 	e, sealed := former.ParseEncrypted(text)
 	if !sealed {
@@ -59,7 +61,7 @@ func (o *opener) open(text string, id uuid.UUID, format string, add func(*sealed
 	return plain, err == nil
 }
 
-// join adds what another opener has collected.
+// join adds what the opener p has collected.
 func (o *opener) join(p *opener) {
 	for key, s := range p.missing {
 		if have := o.missing[key]; have != nil {
@@ -78,8 +80,8 @@ func (o *opener) join(p *opener) {
 	}
 }
 
-// encrypted opens every encrypted column, and checks every password and factor that may be unusable. Opening takes as
-// long as reading, so passwords are opened in parallel with the other columns.
+// encrypted decrypts every encrypted column of the source, and checks the passwords and factors that may be unusable.
+// Decrypting takes as long as reading, so the passwords are decrypted in parallel with the other columns.
 func (f *findings) encrypted(ctx context.Context) error {
 	r := f.r
 	all, others := newOpener(r.Settings.Keys), newOpener(r.Settings.Keys)
@@ -126,7 +128,8 @@ func (f *findings) encrypted(ctx context.Context) error {
 	return nil
 }
 
-// factors finds the factors that are not carried: unreadable factors, and a second factor with the same number.
+// factors finds the factors that are not copied: those that cannot be read, and further phone factors of a user with
+// the same number.
 func (f *findings) factors(ctx context.Context, o *opener) error {
 	r := f.r
 	var user uuid.UUID

@@ -15,7 +15,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// laterPass carries the changes since the floor. It may run twice; a pass that was stopped starts over.
+// laterPass copies the rows that were written to the source since the takeover's floor, the transaction id that endPass
+// has set. A pass that was interrupted is started again from its beginning, which does no harm.
 func (r *run) laterPass(ctx context.Context) error {
 	since := former.Since{Floor: former.Floor(*r.move.Floor), Clock: cmp.Or(r.steps.Clock, r.move.StartedAt)}
 	r.result.since = &since
@@ -37,21 +38,21 @@ func (r *run) laterPass(ctx context.Context) error {
 	return r.endPass(ctx)
 }
 
-// laterRows are the ids of the rows of one table that a later run has to delete or write.
+// laterRows collects the ids of the rows of one table that a later pass has to delete or write.
 type laterRows struct {
 	r *run
 	t table
 
-	gone, freed []uuid.UUID // rows to delete; users whose addresses are removed, since others may have them now
-	changed     []uuid.UUID // rows to write, up to Hooks.Kept
-	overflow    bool        // there are more than Hooks.Kept
-	// former are users who have lost an identity: an unconfirmed user whose remaining identities are only email and
-	// phone becomes pending again.
+	gone, freed []uuid.UUID // to delete; users to take addresses from, since others may have them
+	changed     []uuid.UUID // rows to write, at most Hooks.Kept
+	overflow    bool        // there are more than Hooks.Kept rows to write
+	// former are users who have lost an identity. They are written again, since an unconfirmed user with no identity at
+	// an external provider becomes pending again.
 	former []uuid.UUID
 }
 
-// laterTable deletes the rows that are no longer carried, and frees values that other rows may have now: addresses,
-// names, provider ids. Then it writes the rows that have changed or are missing.
+// laterTable first deletes the rows that are no longer copied, and removes values that other rows may have now:
+// addresses, names and provider ids. Then it writes the rows that have changed or are missing.
 func (r *run) laterTable(ctx context.Context, t table, since former.Since) error {
 	r.progress.start(t.name, r.Source.Catalog.About(t.source))
 	l := &laterRows{r: r, t: t}
@@ -69,17 +70,17 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Since) error
 	if err != nil {
 		return err
 	}
-	// Removing a factor has removed the user's other factors.
+	// Deleting a factor has deleted all factors of its user.
 	if again := l.overflow || t.target == store.CarriedFactors; again {
 		return r.writeMissing(ctx, t, since)
 	}
 	return r.writeChanged(ctx, t, l.changed)
 }
 
-// outdated reports whether the source's row has to be written.
+// outdated reports whether the source's row has to be written to the target.
 func (p *pair) outdated() bool { return p.wanted() && (p.target == nil || p.source.Changed) }
 
-// sort puts a row into the lists by what has to be done with it.
+// sort decides what has to be done with a row, and adds it to the lists.
 func (l *laterRows) sort(p *pair) {
 	target := l.t.target
 	switch {
@@ -87,7 +88,7 @@ func (l *laterRows) sort(p *pair) {
 		if p.target != nil && (!p.wanted() || p.source.Changed) {
 			l.gone = append(l.gone, p.target.user)
 		}
-		if p.outdated() { // new factors too: a new factor may have a name that was given to another one here
+		if p.outdated() { // also for a new factor, whose name another factor may have in the target
 			l.gone = append(l.gone, p.source.User)
 		}
 		return
@@ -95,7 +96,7 @@ func (l *laterRows) sort(p *pair) {
 		l.gone = append(l.gone, p.id)
 	case p.target != nil && p.source.Changed && target == store.CarriedUsers:
 		l.freed = append(l.freed, p.id)
-	case p.target != nil && p.source.Changed && target != store.CarriedSessions: // a session blocks no other
+	case p.target != nil && p.source.Changed && target != store.CarriedSessions: // a session has no unique value
 		l.gone = append(l.gone, p.id)
 	}
 	if target == store.CarriedIdentities && p.target != nil && (!p.wanted() || p.target.user != p.source.User) {
@@ -108,8 +109,8 @@ func (l *laterRows) sort(p *pair) {
 	}
 }
 
-// rewrite writes the users who have lost an identity. It comes before the identity is deleted here: otherwise, after a
-// run that was stopped in between, the next run would not find these users.
+// rewrite writes the users in l.former again. It must be called before their identities are deleted from the target: if
+// the run were interrupted in between, the next run would not find these users.
 func (l *laterRows) rewrite(ctx context.Context) error {
 	if len(l.former) == 0 {
 		return nil
@@ -119,7 +120,8 @@ func (l *laterRows) rewrite(ctx context.Context) error {
 	return err
 }
 
-// remove deletes and frees the listed rows, if there are at least so many.
+// remove deletes the rows in l.gone and removes the addresses of the users in l.freed, if one of the lists has at least
+// least elements.
 func (l *laterRows) remove(ctx context.Context, least int) error {
 	if len(l.gone) < least && len(l.freed) < least {
 		return nil
@@ -131,8 +133,9 @@ func (l *laterRows) remove(ctx context.Context, least int) error {
 	var refused error
 	err := l.r.carry(ctx, l.t.name, func(ctx context.Context, c *store.Carrier) error {
 		if users && len(l.gone) > 0 {
-			// A daemon notices within a minute that a takeover is open. A user who signed up before that would look
-			// like a user deleted from the source.
+			// A running daemon notices that a takeover is open only within a minute. A user who has signed up before
+			// that would look like a user that was deleted from the source. So refuse to delete users if there are more
+			// of them than the takeover has written.
 			n, err := c.CountUsers(ctx)
 			if err != nil {
 				return err
@@ -157,7 +160,7 @@ func (l *laterRows) remove(ctx context.Context, least int) error {
 	return err
 }
 
-// signups returns an error if there are more users here than the runs have written.
+// signups returns an error if the target has more users than the runs of the takeover have written.
 func (r *run) signups(users int64) error {
 	if n := users - (r.steps.Written - r.steps.Deleted); n > 0 {
 		return fmt.Errorf(
@@ -166,7 +169,7 @@ func (r *run) signups(users int64) error {
 	return nil
 }
 
-// writeMissing finds the changed and missing rows again, and writes them while it reads.
+// writeMissing reads the ids of the source and the target again, and writes the rows that have changed or are missing.
 func (r *run) writeMissing(ctx context.Context, t table, since former.Since) error {
 	var part []uuid.UUID
 	flush := func() error {
@@ -196,9 +199,9 @@ func (r *run) writeMissing(ctx context.Context, t table, since former.Since) err
 	return flush()
 }
 
-// writeChanged writes rows by their ids; factors by their users' ids.
+// writeChanged reads rows of the source by their ids and writes them. Factors are read by the ids of their users.
 func (r *run) writeChanged(ctx context.Context, t table, list []uuid.UUID) error {
-	slices.SortFunc(list, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) // as rows are read
+	slices.SortFunc(list, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) // the order of reading
 	list = slices.Compact(list)
 	return r.pipe(ctx, t.name, func(ctx context.Context, pass func(batch) error) error {
 		if t.target != store.CarriedFactors {
@@ -212,7 +215,8 @@ func (r *run) writeChanged(ctx context.Context, t table, list []uuid.UUID) error
 	}, func(batch) {})
 }
 
-// links replaces all links, which are few, as they soon expire, and have no cursor.
+// links replaces all mailed links in the target. They are few, since links expire soon, and a run that is interrupted
+// starts with them again.
 func (r *run) links(ctx context.Context) error {
 	r.progress.start("links", r.Source.Catalog.About("one_time_tokens"))
 	r.steps.LinksUntil = time.Time{}
@@ -226,7 +230,7 @@ func (r *run) links(ctx context.Context) error {
 	}, func(batch) {})
 }
 
-// readLinks reads, maps and counts the links.
+// readLinks reads and converts the mailed links of the source, and counts them.
 func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
 	var cursor uuid.UUID
 	for {
@@ -271,8 +275,8 @@ func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
 	}
 }
 
-// awaitWriters waits until no open transaction can still write to the source: its rows would be older than the last
-// check and appear after it.
+// awaitWriters waits until no open transaction can still write to the source. Rows of such a transaction could become
+// visible after the last check without being noticed by it.
 func (r *run) awaitWriters(ctx context.Context) error {
 	deadline := time.Now().Add(r.Hooks.LockWait)
 	for {
@@ -294,8 +298,9 @@ func (r *run) awaitWriters(ctx context.Context) error {
 	}
 }
 
-// lastCheck makes sure that nothing was written to the source since this run began. The floor may be older than the
-// run, held back by a transaction of another application: rows that existed when the run began do not count.
+// lastCheck returns an error if the source was written since this run began. It compares two counts of the rows that
+// were written since the transaction r.floor, which may be older than the run, if another application's transaction was
+// open: rows that existed when the run began do not count.
 func (r *run) lastCheck(ctx context.Context) error {
 	now, err := r.Source.Changed(ctx, r.floor)
 	if err == nil && now != r.before {

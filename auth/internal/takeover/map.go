@@ -19,23 +19,24 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// pendingLife is how long a carried sign-up that was never confirmed stays pending.
+// pendingLife is how long, after the takeover began, an unconfirmed sign-up that was copied can still be confirmed.
 const pendingLife = 30 * 24 * time.Hour
 
-// mapper converts rows of the source into ours. The result depends only on the row and the mapper's fields, so that a
-// row that is mapped again gives the same result.
+// mapper converts rows of the source to rows of our tables. The result depends only on the row and the mapper's fields,
+// so a row that is converted again gives the same result.
 type mapper struct {
 	Settings
-	// begun is when the takeover began, which replaces missing times; now is when the run began.
+	// begun is when the takeover began, which replaces times that are missing in the source. now is when this run
+	// began.
 	begun, now time.Time
-	// withoutPasswords: passwords in an unknown form are dropped.
+	// withoutPasswords makes passwords in an unknown form be left out. Otherwise they are an error.
 	withoutPasswords bool
-	// custom has our names of providers that the source calls custom:NAME.
+	// custom maps the source's names custom:NAME of providers to ours.
 	custom map[string]string
 }
 
-// past limits a time to the source's clock when the row was read: a row with a later time is read again by the next
-// pass.
+// past returns t, or clock if t is later. clock is the source's time when the row was read. A row with a time in the
+// future is read again by the next pass.
 func past(t, clock time.Time) time.Time {
 	if t.After(clock) {
 		return clock
@@ -43,7 +44,7 @@ func past(t, clock time.Time) time.Time {
 	return t
 }
 
-// object returns a column that should hold a JSON object; {} if it holds something else.
+// object returns a column that should hold a JSON object, or {} if it holds anything else.
 func object(text []byte) json.RawMessage {
 	if len(text) == 0 || text[0] != '{' {
 		return json.RawMessage("{}")
@@ -51,7 +52,7 @@ func object(text []byte) json.RawMessage {
 	return text
 }
 
-// unlock decrypts a column if it is encrypted.
+// unlock decrypts a column if it is encrypted. id is the id of its row.
 func (m *mapper) unlock(text string, id uuid.UUID) (string, error) {
 	e, sealed := former.ParseEncrypted(text)
 	if !sealed {
@@ -60,7 +61,7 @@ func (m *mapper) unlock(text string, id uuid.UUID) (string, error) {
 	return e.Open(m.Keys, id)
 }
 
-// user maps a user, with the pending sign-up if the user is unconfirmed.
+// user converts a user, with the pending sign-up if the user has not confirmed an address.
 func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 	gone := !u.DeletedAt.IsZero()
 	created := past(cmp.Or(u.CreatedAt, m.begun), u.Clock)
@@ -97,7 +98,7 @@ func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 	return c, nil
 }
 
-// password returns the user's password hash; "" for none.
+// password returns the user's password hash, or "" if the user has none.
 func (m *mapper) password(u *former.User) (string, error) {
 	if u.Password == "" || !u.DeletedAt.IsZero() || invited(u) {
 		return "", nil
@@ -119,8 +120,8 @@ func invited(u *former.User) bool {
 	return !u.InvitedAt.IsZero() && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero()
 }
 
-// pending returns the token of the pending sign-up, which is a little older than the link that the service mailed with
-// it.
+// pending returns the token of a pending sign-up. It is made a microsecond older than the link that the former service
+// has mailed for the sign-up.
 func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Token {
 	return &store.Token{
 		ID: uuid.New(), User: u.ID, Kind: store.KindSignup, Address: cmp.Or(c.Email, c.Phone), PasswordHash: hash,
@@ -129,7 +130,7 @@ func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Toke
 	}
 }
 
-// signupData returns the metadata that a user gave at sign-up, without the members that the service added.
+// signupData returns the metadata that the user gave at sign-up, without the members that the former service added.
 func signupData(text []byte) json.RawMessage {
 	var all map[string]json.RawMessage
 	if json.Unmarshal(object(text), &all) != nil {
@@ -140,12 +141,12 @@ func signupData(text []byte) json.RawMessage {
 	}
 	b, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // parsed above
+		panic(err) // cannot fail: the members were parsed above
 	}
 	return b
 }
 
-// identity maps an identity.
+// identity converts an identity.
 func (m *mapper) identity(i *former.Identity) store.Identity {
 	created := cmp.Or(i.CreatedAt, past(cmp.Or(i.UserCreatedAt, m.begun), i.Clock))
 	updated := cmp.Or(i.UpdatedAt, past(cmp.Or(i.UserUpdatedAt, created), i.Clock))
@@ -159,9 +160,9 @@ func (m *mapper) identity(i *former.Identity) store.Identity {
 
 func (m *mapper) provider(name string) string { return cmp.Or(m.custom[name], name) }
 
-// provenEmail returns the address that the provider has verified.
+// provenEmail returns the email address in an identity's data, or "" if the provider has not verified it.
 func provenEmail(provider string, data json.RawMessage) string {
-	var claims map[string]any // not a struct: its fields would match names in any case
+	var claims map[string]any // a map, since the fields of a struct would match names in upper and lower case
 	if json.Unmarshal(data, &claims) != nil || provider != "email" && claims["email_verified"] != true {
 		return ""
 	}
@@ -169,9 +170,9 @@ func provenEmail(provider string, data json.RawMessage) string {
 	return address.Fold(email)
 }
 
-// customProviders returns our names of providers that the source calls custom:NAME: the names under which
-// AUTH_EXTERNAL_OIDC_<NAME>_* configures them. If two providers would get the same name, or the name of a provider of
-// ours, they keep their names. Names that an earlier run has decided stay, whatever providers were added since.
+// customProviders maps the source's names custom:NAME of providers to the names under which AUTH_EXTERNAL_OIDC_<NAME>_*
+// configures them here. A provider keeps its name if another one would get the same name, or if one of our own
+// providers has it. What an earlier run has decided does not change, even if providers were added since.
 func customProviders(names []string, ours map[string]bool, decided map[string]string) map[string]string {
 	short := func(name string) string {
 		return strings.ToLower(strings.NewReplacer("-", "_", ":", "_").Replace(strings.TrimPrefix(name, "custom:")))
@@ -201,7 +202,7 @@ func customProviders(names []string, ours map[string]bool, decided map[string]st
 	return renamed
 }
 
-// factors maps the factors of one user, sorted by age. dropped are the factors that are not carried.
+// factors converts the factors of one user, which must be sorted by age. dropped has the factors that are not copied.
 func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []store.CarriedFactor {
 	var out []store.CarriedFactor
 	own, taken := map[string]bool{}, map[string]bool{}
@@ -217,7 +218,7 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 			base = ""
 		}
 		name := base
-		for n := 2; taken[name] || n > 2 && own[name]; n++ { // a generated name must not be another factor's own name
+		for n := 2; taken[name] || n > 2 && own[name]; n++ { // a generated name must differ from all others
 			name = strings.TrimLeft(fmt.Sprintf("%s %d", base, n), " ")
 		}
 		taken[name] = true
@@ -247,7 +248,7 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 	return out
 }
 
-// totpKey returns a TOTP factor's key; nil if it is missing or cannot be read.
+// totpKey returns the key of a TOTP factor, or nil if it is missing or cannot be read.
 func (m *mapper) totpKey(f *former.Factor) ([]byte, error) {
 	if f.Kind != string(store.FactorTOTP) {
 		return nil, nil
@@ -260,7 +261,7 @@ func (m *mapper) totpKey(f *former.Factor) ([]byte, error) {
 	return key, nil
 }
 
-// session maps a session with a live token; ok is false if the decrypted key is not a key.
+// session converts a session that has a valid refresh token. ok is false if the token cannot be read.
 func (m *mapper) session(s *former.Session) (c store.CarriedSession, ok bool, err error) {
 	text := s.Token
 	if s.Version == 2 {
@@ -296,7 +297,7 @@ func (m *mapper) session(s *former.Session) (c store.CarriedSession, ok bool, er
 	return c, true, nil
 }
 
-// amr returns the claim amr: newest first, then by method.
+// amr returns the claim amr as JSON: the newest method first, methods of the same time in alphabetical order.
 func amr(claims []former.Claim) json.RawMessage {
 	type method struct {
 		Method    string `json:"method"`
@@ -311,12 +312,12 @@ func amr(claims []former.Claim) json.RawMessage {
 	})
 	b, err := json.Marshal(list)
 	if err != nil {
-		panic(err) // cannot fail: texts and numbers
+		panic(err) // cannot fail: the list has only texts and numbers
 	}
 	return b
 }
 
-// The reasons why a link is not carried.
+// The reasons why a mailed link is not copied.
 const (
 	leftExpired = "expired"
 	leftCodes   = "codes only"
@@ -325,7 +326,8 @@ const (
 	leftUsed    = "no longer valid"
 )
 
-// flowMethods are the source's names for the methods of flows that a kind of link continues.
+// flowMethods has, for each kind of mailed link, the methods of PKCE flows that such a link can continue, as the source
+// names them.
 var flowMethods = map[string][]string{
 	"confirmation_token":         {"email/signup", "magiclink", "invite"},
 	"recovery_token":             {"recovery", "magiclink"},
@@ -333,7 +335,7 @@ var flowMethods = map[string][]string{
 	"email_change_token_new":     {"email_change"},
 }
 
-// link maps a mailed link, and the flow that the link continues. reason is why the link is not carried.
+// link converts a mailed link, and the PKCE flow that the link continues. If the link is not copied, reason is why.
 func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow, reason string, err error) {
 	u := l.User
 	if u == nil || u.Reason != "" || !u.DeletedAt.IsZero() {
@@ -370,7 +372,7 @@ func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow,
 	if t.CreatedAt.IsZero() || t.Address == "" {
 		return t, nil, leftUsed, nil
 	}
-	if l.RelatesTo != t.Address { // a code that went to the number
+	if l.RelatesTo != t.Address { // a code that was sent to the phone number
 		return t, nil, leftCodes, nil
 	}
 	text, continues := strings.CutPrefix(l.Token, former.PKCEPrefix)
@@ -395,8 +397,8 @@ func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow,
 	return t, flow, "", nil
 }
 
-// flowOf returns the flow that a link continues, and sets it in the link's token; nil if there is no flow that the link
-// can continue.
+// flowOf returns the PKCE flow that a link continues, and sets it in the link's token. It returns nil if there is no
+// such flow.
 func flowOf(l *former.MailedLink, t *store.NewToken) *store.Flow {
 	for _, f := range l.Flows {
 		if slices.Contains(flowMethods[l.Type], f.Method) &&

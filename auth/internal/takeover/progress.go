@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// progress reports how far a step is: on a terminal in one line that changes every second, elsewhere in a new line
+// progress reports how far a step is. On a terminal it rewrites one line every second; otherwise it writes a new line
 // every 30 s.
 type progress struct {
 	out      io.Writer
@@ -17,7 +17,7 @@ type progress struct {
 	step        string
 	total, done int64
 	begun, told time.Time
-	shown       bool // there is a line on the terminal
+	shown       bool // the line is on the terminal
 }
 
 func (p *progress) start(step string, total int64) {
@@ -48,7 +48,7 @@ func (p *progress) add(rows int64) {
 	}
 }
 
-// line returns a line such as: users 1,240,000 of about 10,000,000, 14,800/s, 9m50s left
+// line returns the text of the report, such as: users 1,240,000 of about 10,000,000, 14,800/s, 9m50s left
 func (p *progress) line(now time.Time) string {
 	rate := float64(p.done) / max(now.Sub(p.begun).Seconds(), 0.001)
 	text := fmt.Sprintf("%s %s", p.step, count(p.done))
@@ -63,7 +63,7 @@ func (p *progress) line(now time.Time) string {
 	return text
 }
 
-// clear removes the line from the terminal, before something else is written.
+// clear removes the line from the terminal, before something else is written there.
 func (p *progress) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// size counts the rows and bytes of a batch, and says when the batch is full.
+// size counts the rows and bytes of a batch.
 type size struct{ rows, bytes int }
 
 func (s *size) add(bytes int) error {
@@ -20,8 +20,8 @@ func (s *size) add(bytes int) error {
 	return nil
 }
 
-// next returns how many rows to read after a batch that was cut short: rows that the server sends beyond a full batch
-// are discarded.
+// next returns how many rows the next batch should request. If the last batch became full by its bytes, that is less
+// than before, since the source sends all requested rows, and those beyond a full batch are discarded.
 func (s *size) next(rows, most int) int {
 	if s.bytes >= former.BatchBytes {
 		return min(2*s.rows, most)
@@ -29,7 +29,7 @@ func (s *size) next(rows, most int) int {
 	return min(2*rows, most)
 }
 
-// readAll reads a table from a cursor to its end.
+// readAll reads a table from a cursor to its end, and calls pass with each batch.
 func (r *run) readAll(ctx context.Context, t table, cursor uuid.UUID, pass func(batch) error) error {
 	if t.source == former.Factors {
 		return r.readFactors(ctx, cursor, pass)
@@ -46,7 +46,7 @@ func (r *run) readAll(ctx context.Context, t table, cursor uuid.UUID, pass func(
 	}
 }
 
-// readChanged reads rows by their ids, in batches.
+// readChanged reads rows by their ids, and calls pass with each batch.
 func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass func(batch) error) error {
 	for len(list) > 0 {
 		part := list[:min(len(list), r.Hooks.Rows)]
@@ -54,7 +54,7 @@ func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass f
 		if err != nil {
 			return err
 		}
-		if s.bytes >= former.BatchBytes && s.rows < len(part) { // the batch was cut short: the rest comes next
+		if s.bytes >= former.BatchBytes && s.rows < len(part) { // the batch became full before its last row
 			last := 0
 			for i, id := range part {
 				if id == b.cursor {
@@ -74,7 +74,7 @@ func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass f
 	return nil
 }
 
-// readBatch reads and maps one batch. fresh: none of the rows exists here.
+// readBatch reads and converts one batch. fresh is true if none of its rows exists in the target.
 func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh bool) (b batch, s size, err error) {
 	switch t.source {
 	case former.Users:
@@ -144,7 +144,7 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 	return b, s, err
 }
 
-// readFactors reads the factors of users behind a cursor.
+// readFactors reads the factors of the users after a cursor, and calls pass with each batch.
 func (r *run) readFactors(ctx context.Context, cursor uuid.UUID, pass func(batch) error) error {
 	for {
 		owners, err := r.Source.FactorOwners(ctx, cursor, r.Hooks.Rows)
@@ -165,7 +165,8 @@ func (r *run) readFactors(ctx context.Context, cursor uuid.UUID, pass func(batch
 	}
 }
 
-// factorsOf reads all factors of users, since the names of a user's factors depend on each other.
+// factorsOf reads all factors of the given users as one batch. It cannot read single factors, since the names of a
+// user's factors depend on each other.
 func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err error) {
 	var list []store.CarriedFactor
 	var one []*former.Factor
@@ -189,7 +190,7 @@ func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err e
 	return b, err
 }
 
-// writing returns a function that writes a list, unless the list is empty.
+// writing returns a function for batch.write that writes a list, or does nothing if the list is empty.
 func writing[T any](list []T, write func(*store.Carrier, context.Context, []T) error) func(
 	context.Context, *store.Carrier) error {
 	return func(ctx context.Context, c *store.Carrier) error {

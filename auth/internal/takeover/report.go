@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// result is the data for the report of a run.
+// result has the data of a run that its report contains.
 type result struct {
 	location     store.Location
 	sameDatabase bool
@@ -22,17 +22,17 @@ type result struct {
 	versions     [3]int64
 	pending      tally
 	passwords    tally
-	// since is what a later run has read; nil in the first run.
+	// since is the state since which a later run has read changes; nil in the first run.
 	since                       *former.Since
 	sampleUsers, sampleSessions int
-	// rewritten is the number of rows that differed in the verification and were written again.
+	// rewritten is how many rows differed when the sides were compared, and were written again.
 	rewritten int
 	closed    time.Time
-	// outlook is what a dry run predicts about the last run.
+	// outlook is the text with which a dry run predicts how long the last run will take.
 	outlook string
 }
 
-// state returns the state of the takeover after the run.
+// state returns the state of the takeover after the run, as the report names it.
 func (r *run) state() string {
 	switch {
 	case r.Mode == DryRun:
@@ -77,14 +77,16 @@ func (r *run) report(ctx context.Context) error {
 	return nil
 }
 
-// advise reads from the catalogue which objects of the application depend on the source's tables.
+// advise returns the objects of the application that depend on the source's tables, and suggestions for changing them.
+// It reads them from the system catalogue.
 func (r *run) advise(ctx context.Context) (former.Advice, error) {
 	place := r.result.location
 	return r.Source.Advise(ctx, former.Target{Schema: place.Schema, Namespace: r.Settings.Namespace,
 		Role: former.Name(place.Role), Same: r.result.sameDatabase})
 }
 
-// reportAdvice prints the changes that the application needs. With a mirror it needs none.
+// reportAdvice prints the changes that the application needs. If the mirror is installed ("auth mirror install"), it
+// needs none.
 func (r *run) reportAdvice(advice former.Advice) {
 	w := r.Out
 	if r.result.sameDatabase {
@@ -99,14 +101,14 @@ func (r *run) reportAdvice(advice former.Advice) {
 	r.printAll("", r.wayBack(advice))
 }
 
-// printAll prints lines that begin with a text.
+// printAll prints lines, each after the text begin.
 func (r *run) printAll(begin string, lines []string) {
 	for _, line := range lines {
 		fmt.Fprintln(r.Out, begin+line)
 	}
 }
 
-// suggest prints the end of the report of a takeover that was closed before.
+// suggest prints the end of the report again, for a takeover that is closed.
 func (r *run) suggest(ctx context.Context) error {
 	f := &findings{r: r}
 	if err := r.Source.Inspect(ctx); err != nil {
@@ -138,7 +140,7 @@ func (r *run) suggest(ctx context.Context) error {
 	return err
 }
 
-// wayBack returns the statements of the way back, with instructions.
+// wayBack returns the SQL statements and instructions with which the former service can be used again.
 func (r *run) wayBack(a former.Advice) []string {
 	lines := []string{"-- 503 at the proxy, stop this service, list the users created since " + stamp(r.result.closed) +
 		", then run:"}
@@ -150,7 +152,7 @@ func (r *run) wayBack(a former.Advice) []string {
 	return lines
 }
 
-// row is a line of the report's table.
+// row is a line of the table in the report.
 type row struct {
 	name string
 	tally
@@ -177,7 +179,7 @@ func (t *tally) leftOut() (n int64) {
 	return n
 }
 
-// reasons returns the reasons why rows were left out, the most frequent first.
+// reasons returns the reasons why rows were left out and their numbers, the most frequent first.
 func (t *tally) reasons() string {
 	names := slices.Sorted(maps.Keys(t.Left))
 	slices.SortStableFunc(names, func(a, b string) int { return int(t.Left[b] - t.Left[a]) })
@@ -263,7 +265,7 @@ func (r *run) reportJSON(a former.Advice) error {
 	return err
 }
 
-// countPending counts the unconfirmed users and the passwords.
+// countPending counts the unconfirmed users and the passwords in the source.
 func (r *run) countPending(ctx context.Context) error {
 	duplicates := slices.Collect(maps.Keys(r.duplicates))
 	pending, passwords, err := r.Source.Pending(ctx, duplicates)
@@ -283,7 +285,7 @@ func tallyOf(s former.Share) tally {
 	return t
 }
 
-// dryRun reads, maps, opens and derives everything, and writes nothing.
+// dryRun reads and converts everything, and writes nothing.
 func (r *run) dryRun(ctx context.Context) error {
 	if r.move.Floor != nil {
 		return r.dryLater(ctx)
@@ -300,7 +302,7 @@ func (r *run) dryRun(ctx context.Context) error {
 	return r.dryReport(ctx)
 }
 
-// dryReport counts what would be carried.
+// dryReport counts the rows that a run would copy, and writes the report.
 func (r *run) dryReport(ctx context.Context) error {
 	r.result.links = tally{Left: map[string]int64{}}
 	if err := r.readLinks(ctx, func(batch) error { return ctx.Err() }); err != nil {
@@ -326,19 +328,19 @@ func (r *run) dryReport(ctx context.Context) error {
 	return r.report(ctx)
 }
 
-// dryLater counts the changes since the first run. The last run would read the same rows, and write them.
+// dryLater counts the changes since the first run, and predicts how long the last run will take.
 func (r *run) dryLater(ctx context.Context) error {
 	changes, err := r.Source.Changed(ctx, former.Floor(*r.move.Floor))
 	if err != nil {
 		return err
 	}
 	polled := time.Now()
-	for _, t := range tables { // only to measure the time
+	for _, t := range tables { // the result does not matter, only the time
 		if err := r.merge(ctx, t, nil, true, func(pair) error { return nil }); err != nil {
 			return err
 		}
 	}
-	// The last run reads the ids twice to three times, and writes at the first run's rate.
+	// The last run reads the ids two or three times, and writes as fast as the first run.
 	estimate := 3 * time.Since(polled).Seconds()
 	if r.steps.Rows > 0 {
 		estimate += float64(changes.Rows) * r.steps.Seconds / float64(r.steps.Rows)

@@ -15,59 +15,62 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// changedKept is how many ids of changed rows a later pass keeps in memory, 8 MiB; beyond that it reads them again.
+// changedKept is how many ids of changed rows a later pass keeps in memory, which are 8 MiB. If more rows have changed,
+// it reads the ids again.
 const changedKept = 1 << 19
 
 // run is one run of the command.
 type run struct {
 	Options
 	m        *mapper
-	begun    time.Time // when this run began
+	begun    time.Time // the start of this run
 	progress *progress
 
 	move  store.Move
 	steps steps
-	// floor is the oldest transaction of the source that was running when this run began. before is what was written
-	// between the floor and the beginning of the last run.
+	// floor is the id of the oldest transaction that was open in the source when this run began. before is what was
+	// written from the floor until the last run began.
 	floor  former.Floor
 	before former.Changes
-	clock  time.Time // of the source, read after the floor
+	clock  time.Time // the source's clock, read after the floor
 
 	warnings []string
-	// duplicates are users with an address that another user keeps. dropped and badSessions are factors and sessions
-	// that are not carried because of their contents.
+	// duplicates are users who are not copied because another user has the same address. dropped and badSessions are
+	// factors, passkeys and sessions that are not copied because of their contents; dropped has the reasons.
 	duplicates  map[uuid.UUID]bool
 	dropped     map[uuid.UUID]string
 	badSessions map[uuid.UUID]bool
-	// refused is the number of passwords that are left out.
+	// refused is how many passwords are left out.
 	refused int64
 
 	result result
 }
 
-// steps is the state of a takeover that is stored between batches and runs.
+// steps is the state of a takeover. It is stored with each batch, as JSON in our table moves.
 type steps struct {
-	// Pass is "first" until every row has been read once, then "later" while a pass is under way.
+	// Pass is "first" until every row was read once, "later" during a later pass, and "" after a pass.
 	Pass string `json:"pass,omitempty"`
-	// Step and Cursor are the position of the first pass.
+	// Step is the table that the first pass has reached, Cursor the last row that was written.
 	Step   string    `json:"step,omitempty"`
 	Cursor uuid.UUID `json:"cursor"`
-	// Written and Deleted count users: any other users have signed up here.
+	// Written and Deleted count the users that the takeover has written and deleted. All other users have signed up
+	// themselves.
 	Written int64 `json:"written"`
 	Deleted int64 `json:"deleted"`
-	// Rows and Seconds are the size and duration of the first pass.
+	// Rows is how many rows the first pass has read, Seconds how long it took.
 	Rows    int64   `json:"rows"`
 	Seconds float64 `json:"seconds"`
-	// LookedAt is when the pass began that set the takeover's floor.
+	// LookedAt is when the pass began whose floor is the takeover's floor. PassAt is when the present pass began.
 	LookedAt time.Time `json:"looked_at,omitzero"`
 	PassAt   time.Time `json:"pass_at,omitzero"`
-	// Clock and PassClock are the source's clock at these times. They are zero if an older program began the takeover.
+	// Clock and PassClock are the source's clock at LookedAt and PassAt. They are zero if an older version of the
+	// program began the takeover.
 	Clock     time.Time `json:"clock,omitzero"`
 	PassClock time.Time `json:"pass_clock,omitzero"`
-	// Custom has our names of providers that the source calls custom:NAME. They must not change, since carried rows
-	// have them.
+	// Custom maps the source's names custom:NAME of providers to ours. A name must not change any more, since rows that
+	// were copied have it.
 	Custom map[string]string `json:"custom,omitempty"`
-	// LinksUntil is when the last carried link expires.
+	// LinksUntil is when the last link that was copied expires.
 	LinksUntil time.Time `json:"links_until,omitzero"`
 }
 
@@ -122,7 +125,7 @@ func (r *run) run(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// finish verifies and closes the takeover at the end of the last run.
+// finish copies the links, verifies that both sides are the same, and closes the takeover, at the end of the last run.
 func (r *run) finish(ctx context.Context) error {
 	if err := r.links(ctx); err != nil {
 		return err
@@ -134,8 +137,8 @@ func (r *run) finish(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// The last check comes after the comparison, which takes a while: transactions may have begun meanwhile. If the
-	// sides differ, the cause is a service that still writes.
+	// The last check comes after the comparison, since that takes a while, and transactions may have begun meanwhile.
+	// If the sides differ because the former service still writes, the last check reports this cause.
 	if err := r.awaitWriters(ctx); err != nil {
 		return err
 	}
@@ -162,7 +165,7 @@ func (r *run) finish(ctx context.Context) error {
 	return r.report(ctx)
 }
 
-// open makes this process the takeover's owner.
+// open creates the takeover, or makes this process the owner of an open one.
 func (r *run) open(ctx context.Context) error {
 	owner := uuid.New()
 	if r.move.ID == uuid.Nil {
@@ -183,7 +186,7 @@ func (r *run) open(ctx context.Context) error {
 	if err := r.DB.OwnMove(ctx, r.move); err != nil {
 		return err
 	}
-	// The previous owner may have committed a batch meanwhile.
+	// The previous owner may have committed another batch meanwhile.
 	list, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return err
@@ -196,7 +199,7 @@ func (r *run) open(ctx context.Context) error {
 	return store.ErrMoveLost
 }
 
-// resume continues from the stored state of a takeover.
+// resume continues an open takeover from its stored state.
 func (r *run) resume(m store.Move) error {
 	r.move = m
 	r.steps = steps{}
@@ -207,8 +210,7 @@ func (r *run) resume(m store.Move) error {
 	return nil
 }
 
-// carry runs f in one transaction, which also stores the state. A batch that has begun is finished even if the context
-// ends.
+// carry calls f in a transaction, which also stores the state of the takeover. It is not interrupted when ctx ends.
 func (r *run) carry(ctx context.Context, step string, f func(context.Context, *store.Carrier) error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -234,14 +236,15 @@ func (r *run) carry(ctx context.Context, step string, f func(context.Context, *s
 	return err
 }
 
-// batch is a unit of reading and writing.
+// batch is a number of rows that were read together and are written in one transaction.
 type batch struct {
 	rows   int
 	cursor uuid.UUID
 	write  func(context.Context, *store.Carrier) error
 }
 
-// pipe reads and writes concurrently: while one batch is written, the next one is read.
+// pipe reads and writes batches concurrently: while one is written, the next is read. done is called in the transaction
+// that writes a batch.
 func (r *run) pipe(ctx context.Context, step string, read func(ctx context.Context, pass func(batch) error) error,
 	done func(batch)) error {
 	next, stop := stream(ctx, 1, read)
@@ -264,7 +267,7 @@ func (r *run) pipe(ctx context.Context, step string, read func(ctx context.Conte
 	}
 }
 
-// firstPass copies every row. It continues where an earlier run has stopped.
+// firstPass copies all rows. It continues where an earlier run was interrupted.
 func (r *run) firstPass(ctx context.Context) error {
 	if r.steps.Pass == "" {
 		oldest := int64(r.floor)
@@ -305,7 +308,7 @@ func (r *run) firstPass(ctx context.Context) error {
 
 func nothing(context.Context, *store.Carrier) error { return nil }
 
-// endPass makes the pass's floor the floor of the next pass.
+// endPass makes the floor of this pass, a transaction id, the floor from which the next pass looks for changes.
 func (r *run) endPass(ctx context.Context) error {
 	r.move.Floor, r.move.PassFloor = r.move.PassFloor, nil
 	r.steps.Pass, r.steps.LookedAt, r.steps.PassAt = "", r.steps.PassAt, time.Time{}

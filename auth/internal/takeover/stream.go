@@ -10,11 +10,12 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// idChunk is how many ids a stream passes on at once.
+// idChunk is how many rows with ids a stream passes on together.
 const idChunk = 512
 
-// stream runs read in a goroutine, which passes on chunk rows at once, and returns a function that yields the rows one
-// by one. stop ends the goroutine and must be called.
+// stream calls read in a goroutine and returns a function next, which returns one row that read has passed on at a
+// time. For efficiency chunk rows are sent between the goroutines together. The caller must call stop, which ends the
+// goroutine.
 func stream[T any](ctx context.Context, chunk int, read func(context.Context, func(T) error) error) (
 	next func() (v T, ok bool, err error), stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -60,21 +61,21 @@ func stream[T any](ctx context.Context, chunk int, read func(context.Context, fu
 	}
 	stop = func() {
 		cancel()
-		for range chunks { // until the reader has returned its connection
+		for range chunks { // wait until read has ended and returned its connection
 		}
 	}
 	return next, stop
 }
 
-// table is a table whose rows are compared by their ids.
+// table is a table whose rows are copied, and compared by their ids.
 type table struct {
 	target store.CarriedTable
 	source string
-	name   string // in the report
+	name   string // the name in the report
 	one    string
 }
 
-// tables has the tables by their targets, in the order in which they are copied.
+// tables has the tables in the order in which they are copied. A table's index is its store.CarriedTable.
 var tables = []table{
 	{store.CarriedUsers, former.Users, "users", "user"},
 	{store.CarriedIdentities, former.Identities, "identities", "identity"},
@@ -83,23 +84,23 @@ var tables = []table{
 	{store.CarriedPasskeys, former.Passkeys, "passkeys", "passkey"},
 }
 
-// owned is a row of our tables.
+// owned is a row of one of our tables: its id and its user.
 type owned struct{ id, user uuid.UUID }
 
-// pair is an id with the row of the source, our row, or both.
+// pair is an id with the source's row, our row, or both.
 type pair struct {
 	id     uuid.UUID
-	source *former.Entry // nil: no such row
-	target *owned        // nil: no such row
-	// reason is why the source's row is not carried.
+	source *former.Entry // nil: the source has no such row
+	target *owned        // nil: our table has no such row
+	// reason is why the source's row is not to be copied; "" if it is.
 	reason string
 }
 
-// wanted reports whether the source has the row and it is carried.
+// wanted reports whether our table should have the row: the source has it, and it is to be copied.
 func (p *pair) wanted() bool { return p.source != nil && p.reason == "" }
 
-// merge reads a table on both sides in the order of ids and visits each id once. Without target it reads only the
-// source.
+// merge reads the ids of a table in the source and in the target, in order, and calls visit once for each id. If target
+// is false, it reads only the source.
 func (r *run) merge(ctx context.Context, t table, since *former.Since, target bool, visit func(pair) error) error {
 	theirs, stop := stream(ctx, idChunk, func(ctx context.Context, each func(former.Entry) error) error {
 		return r.Source.Entries(ctx, t.source, since, each)
@@ -152,7 +153,8 @@ func (r *run) merge(ctx context.Context, t table, since *former.Since, target bo
 	return nil
 }
 
-// reason returns why a row is not carried: because of its columns, or because of what the check of all rows has found.
+// reason returns why a row of the source is not copied: because of its columns, or because of what the checks before
+// the run have found. It returns "" if the row is copied.
 func (r *run) reason(t table, e former.Entry) string {
 	switch {
 	case e.Reason != "":

@@ -16,20 +16,20 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// sampleSize is how many users and sessions are compared column by column.
+// sampleSize is how many users, and how many sessions, are compared column by column.
 const sampleSize = 1000
 
-// tally counts what became of the rows of one kind.
+// tally counts the rows of one kind: There in the source, Carried of these, and Left out by reason.
 type tally struct {
 	There   int64            `json:"there"`
 	Carried int64            `json:"carried"`
 	Left    map[string]int64 `json:"left_out"`
 }
 
-// leftForNext is the reason for a row that the next run with -ahead carries.
+// leftForNext is the reason for rows that were not copied yet and will be by the next run.
 const leftForNext = "left for the next run"
 
-// reservoir is a random sample of ids whose number is not known in advance.
+// reservoir is a random sample of ids whose total number is not known in advance (reservoir sampling).
 type reservoir struct {
 	size, seen int
 	ids        []uuid.UUID
@@ -44,9 +44,9 @@ func (v *reservoir) add(id uuid.UUID) {
 	}
 }
 
-// sameIDs compares the number and the sums of the ids to carry with ours, and reports whether they are the same. If
-// they differ, or if rows are left out because of what the check of all rows has found, it reports false and counts
-// nothing.
+// sameIDs reports whether the source and our table have the same ids, by comparing the numbers and sums of the ids. If
+// so, it also counts the rows. It does not compare, and returns false, if rows of the table are left out because of
+// what the checks before the run have found, since the sums would differ.
 func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, err error) {
 	dropping := t.source == former.Factors || t.source == former.Passkeys
 	if len(r.duplicates) > 0 || dropping && len(r.dropped) > 0 || t.source == former.Sessions &&
@@ -68,7 +68,7 @@ func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, e
 		}
 	}
 	counts.Carried = rows
-	if t.target == store.CarriedSessions { // rows of other tables have version 0; tables are counted concurrently
+	if t.target == store.CarriedSessions { // others have no versions, and are counted concurrently
 		for version, n := range carried.Versions {
 			r.result.versions[version] += n
 		}
@@ -76,15 +76,15 @@ func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, e
 	return true, nil
 }
 
-// comparison has the samples that are taken during the comparison of all ids.
+// comparison has the samples that are chosen while all ids are compared.
 type comparison struct {
 	verify                 bool          // a difference is an error
-	since                  *former.Since // of a later run: half of its sample are users who have changed since
+	since                  *former.Since // set in a later run: half of the sample are users who have changed since
 	users, fresh, sessions reservoir
 }
 
-// compare reads the ids on both sides again and counts them. With verify a difference is an error, and a sample of
-// users and sessions is compared with rows that are mapped again.
+// compare compares the ids in the source and in our tables, and counts the rows. With verify a difference is an error,
+// and a sample of users and sessions is read and converted again, and compared column by column.
 func (r *run) compare(ctx context.Context, verify bool) error {
 	r.result.tables = map[string]*tally{}
 	half := sampleSize
@@ -100,7 +100,8 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 		r.result.tables[t.name] = &tally{Left: map[string]int64{}}
 	}
 	r.progress.start("comparing ids", 0)
-	// Two tables at a time, since each waits for the source to sort it. One goroutine counts everything of a table.
+	// Compare two tables at a time, since the source needs a while to sort each. All counts of a table are written by
+	// one goroutine.
 	var errs [2]error
 	var wg sync.WaitGroup
 	for i, pair := range [][]table{
@@ -116,7 +117,7 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs { // a missing user is reported before the user's missing sessions
+	for _, err := range errs { // report a missing user rather than the user's missing sessions
 		if err != nil {
 			return err
 		}
@@ -127,11 +128,11 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	return r.compareRows(ctx, sampled(c.fresh.ids, c.users.ids), c.sessions.ids)
 }
 
-// differing is called with each row that is compared, and its user. column is the first column that differs between
-// source and target; "": none.
+// differing is called with each row that was compared, and the row's user. column is the first column in which the
+// source and our table differ, or "" if none does.
 type differing func(t table, id, user uuid.UUID, column string) error
 
-// refuseDifference returns an error if a column differs.
+// refuseDifference returns an error if a column differs. It is a differing.
 func refuseDifference(t table, id, user uuid.UUID, column string) error {
 	switch {
 	case column == "":
@@ -142,8 +143,9 @@ func refuseDifference(t table, id, user uuid.UUID, column string) error {
 	return fmt.Errorf("user %s: column %s of %s %s differs", user, column, t.one, id)
 }
 
-// compareRows compares users and sessions column by column. A row that differs is written again, since a time that lay
-// ahead of the source's clock may have passed meanwhile. A row that still differs is an error.
+// compareRows compares users and sessions column by column. It writes a row that differs again, since it may differ
+// only because a time that was in the future when the row was copied has passed meanwhile. If a row still differs, it
+// returns an error.
 func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) error {
 	again := map[string][]uuid.UUID{}
 	var owners []uuid.UUID
@@ -167,7 +169,7 @@ func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) erro
 		if len(again[t.name]) == 0 {
 			continue
 		}
-		if t.target == store.CarriedIdentities || t.target == store.CarriedPasskeys { // only inserted
+		if t.target == store.CarriedIdentities || t.target == store.CarriedPasskeys { // only inserted, never updated
 			if err := r.carry(ctx, t.name, func(ctx context.Context, c *store.Carrier) error {
 				_, err := c.Delete(ctx, t.target, again[t.name])
 				return err
@@ -188,7 +190,7 @@ func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) erro
 	return err
 }
 
-// compareTable compares the ids of one table by their sums and, if the sums differ, one by one.
+// compareTable compares the ids of one table by their sums, and one by one if the sums differ.
 func (r *run) compareTable(ctx context.Context, t table, c *comparison) error {
 	counts := r.result.tables[t.name]
 	same, err := r.sameIDs(ctx, t, counts)
@@ -214,7 +216,7 @@ func (r *run) compareTable(ctx context.Context, t table, c *comparison) error {
 	})
 }
 
-// comparePair counts a row of one side or of both.
+// comparePair compares and counts a row that one side or both have.
 func (r *run) comparePair(t table, p *pair, c *comparison, counts *tally) error {
 	switch {
 	case p.source == nil:
@@ -250,7 +252,7 @@ func (r *run) comparePair(t table, p *pair, c *comparison, counts *tally) error 
 	return nil
 }
 
-// sampled returns the changed users and other users, up to the sample's size.
+// sampled returns the changed users, then other users, without repetitions and at most sampleSize.
 func sampled(changed, others []uuid.UUID) []uuid.UUID {
 	seen := map[uuid.UUID]bool{}
 	var list []uuid.UUID
@@ -263,7 +265,7 @@ func sampled(changed, others []uuid.UUID) []uuid.UUID {
 	return list
 }
 
-// compareStep is how many users are compared at once: their metadata may be large.
+// compareStep is how many users are compared at a time. It is small because their metadata may be large.
 const compareStep = 100
 
 func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differing) error {
@@ -342,7 +344,7 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target map[
 	return nil
 }
 
-// sameKey compares the sealed keys of two factors.
+// sameKey decrypts the keys of two factors and reports whether they are the same.
 func (r *run) sameKey(a, b store.CarriedFactor) bool {
 	if a.Secret == nil || b.Secret == nil {
 		return a.Secret == nil && b.Secret == nil
@@ -352,9 +354,10 @@ func (r *run) sameKey(a, b store.CarriedFactor) bool {
 	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
-// compareSessions compares sessions; it derives each session's former token again.
+// compareSessions compares sessions column by column. The source's refresh tokens are read again to derive their
+// hashes.
 func (r *run) compareSessions(ctx context.Context, ids []uuid.UUID, differ differing) error {
-	if len(ids) == 0 { // an empty list would select all rows
+	if len(ids) == 0 { // with an empty list the query would select all rows
 		return nil
 	}
 	target, err := r.DB.CarriedSessions(ctx, ids)

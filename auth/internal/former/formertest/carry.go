@@ -11,8 +11,9 @@ import (
 	"gatehouse/auth/internal/secret"
 )
 
-// Carry writes users of the source with their live sessions into the daemon's tables, as a takeover leaves them, and a
-// takeover that is closed: for tests of what refreshes and links do afterwards. exec runs a statement there.
+// Carry writes the users of a source and their valid sessions into the daemon's tables, and records a closed takeover,
+// as a takeover would. It is for tests of refresh tokens and links after a takeover. exec executes a statement in the
+// daemon's database.
 func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, s *Source, linksUntil time.Time) {
 	t.Helper()
 	for _, u := range s.Users {
@@ -52,7 +53,7 @@ func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, 
 		uuid.New(), until, s.Now.Add(-time.Minute))
 }
 
-// CarryUser writes a user into the daemon's tables, with the identity of the e-mail address.
+// CarryUser writes a user, with an identity for the email address, into the daemon's tables.
 func CarryUser(exec func(sql string, args ...any), id uuid.UUID, at time.Time, email, phone string,
 	confirmed *time.Time) {
 	exec(`with u as (
@@ -64,14 +65,14 @@ func CarryUser(exec func(sql string, args ...any), id uuid.UUID, at time.Time, e
 		id, at, email, phone, confirmed)
 }
 
-// CarriedLink is a link of the source's form, of a user who is in the daemon's tables.
+// CarriedLink is a mailed link of the former service. Its user is in the daemon's tables.
 type CarriedLink struct {
 	User                uuid.UUID
 	Kind, Address, Text string
 	Expires             time.Time
 }
 
-// Carry writes the link into the daemon's one_time_tokens, under the link's kind.
+// Carry writes the link into the daemon's table one_time_tokens, with the link's kind.
 func (l CarriedLink) Carry(exec func(sql string, args ...any)) {
 	hash, _ := former.LinkHash(l.Text)
 	exec(`insert into one_time_tokens (id, user_id, kind, address, link_hash, created_at, expires_at) values ($1, $2, $3, $4, $5, $6, $7)`,

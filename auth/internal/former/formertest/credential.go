@@ -7,7 +7,7 @@ import (
 	"gatehouse/auth/internal/webauthn/webauthntest"
 )
 
-// PublicKey is a key that signatures can be verified with, as authenticators send it; always the same one.
+// PublicKey returns a valid public key in the form in which authenticators send it. It is always the same.
 func PublicKey() []byte {
 	one := make([]byte, 32)
 	one[31] = 1
@@ -18,7 +18,7 @@ func PublicKey() []byte {
 	return webauthntest.COSE(&key.PublicKey)
 }
 
-// SecurityKey is the column web_authn_credential of a factor.
+// SecurityKey returns the value of a factor's column web_authn_credential.
 func SecurityKey(id, publicKey []byte) []byte {
 	return mustJSON(map[string]any{
 		"id": id, "publicKey": publicKey, "attestationType": "none", "transport": []string{"usb", "NOT A TRANSPORT"},

@@ -1,7 +1,7 @@
-// Package formertest makes the replaced service's schema, with users of every kind that it has.
+// Package formertest creates the former service's schema, and fills it with users of every kind that can occur.
 //
-// It is for tests only. What it makes depends on nothing but the time and the release: two sources made at one time
-// hold the same rows.
+// It is for tests only. The rows depend only on the given time and the release: two sources that are created for the
+// same time have the same rows.
 package formertest
 
 import (
@@ -25,13 +25,13 @@ import (
 	"gatehouse/auth/internal/former"
 )
 
-// Release is how old the schema is.
+// Release says which version of the schema is created.
 type Release int
 
 const (
-	// Newest is the youngest schema that is known, with row security on.
+	// Newest is the newest version that is supported, with row-level security enabled.
 	Newest Release = iota
-	// Oldest is the one that a takeover needs at least. It lacks the columns and tables that came later.
+	// Oldest is the oldest version that a takeover supports. It lacks the tables and columns that were added later.
 	Oldest
 )
 
@@ -44,14 +44,14 @@ var oldest string
 //go:embed app.sql
 var application string
 
-// AddApplication gives the schema, which is called auth, an owner of its own, and an application that has triggers, keys,
-// policies, views and functions on its tables.
+// AddApplication adds an application to the schema, which must be named auth. The application has triggers, foreign
+// keys, policies, views and functions that use the schema's tables. The schema gets an owner of its own.
 func AddApplication(t testing.TB, url string) {
 	t.Helper()
 	Exec(t, url, application)
 }
 
-// CreateSchema makes the schema with its tables, without rows. Name is plain: lower-case letters.
+// CreateSchema creates the schema with empty tables. name must have only lower-case letters.
 func CreateSchema(t testing.TB, url, name string, release Release) {
 	t.Helper()
 	sql := newest
@@ -62,7 +62,7 @@ func CreateSchema(t testing.TB, url, name string, release Release) {
 	Exec(t, url, strings.ReplaceAll(sql, "create schema auth;", "create schema "+name+";"))
 }
 
-// Exec runs statements on a database as its owner.
+// Exec executes statements in a database, with the role in url.
 func Exec(t testing.TB, url, sql string, args ...any) {
 	t.Helper()
 	ctx := context.Background()
@@ -72,90 +72,92 @@ func Exec(t testing.TB, url, sql string, args ...any) {
 	}
 	defer c.Close(ctx)
 	if len(args) == 0 {
-		args = []any{pgx.QueryExecModeSimpleProtocol} // which takes several statements
+		args = []any{pgx.QueryExecModeSimpleProtocol} // allows several statements
 	}
 	if _, err := c.Exec(ctx, sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-// Source is the filled schema.
+// Source is a schema that was filled with users.
 type Source struct {
 	URL, Schema string
 	Release     Release
-	// Now is the time that the rows are made for.
+	// Now is the time for which the rows were made.
 	Now time.Time
-	// Users are in the order of their kinds.
+	// Users are sorted by their kinds.
 	Users []*User
 }
 
-// The key of the encrypted columns.
+// The key with which columns are encrypted.
 const (
-	// KeyID is the name by which the columns refer to their key.
+	// KeyID is the name of the key in the columns.
 	KeyID = "k1"
-	// Keys is the setting that opens them.
+	// Keys is the setting that has the key.
 	Keys = KeyID + ":AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
 )
 
-// User is a user there, with what is known of a person and a client, and not only of the tables.
+// User is a user of the source, with what the user and the user's client know, beyond what is in the tables.
 type User struct {
-	// Kind is what is special about it: TestKinds has the list.
+	// Kind is the number of the user's peculiarity, listed in TestKinds.
 	Kind int
 	Name string
 	ID   uuid.UUID
-	// Email is as the user types it, in lower case; Phone without plus.
+	// Email is in lower case, as the user enters it. Phone has no plus.
 	Email, Phone string
-	// Password is "" without one, and where it is not known.
+	// Password is "" if the user has none or the test does not know it.
 	Password string
 	Sessions []Session
 	Factors  []Factor
 	Links    []Link
 }
 
-// Session is one there.
+// Session is a session of a user of the source.
 type Session struct {
 	ID uuid.UUID
-	// Version is that of its tokens, Token the live one.
+	// Version is the version of the session's refresh tokens, Token the valid token.
 	Version int
 	Token   string
-	// Dead are texts that were tokens of it: parents and revoked ones; of version 2 one that it never had, too.
+	// Dead are texts that are not valid tokens of the session: former and revoked tokens, and, for version 2, a token
+	// that was never issued.
 	Dead []string
 	AAL  int
 	AMR  []AMR
-	// Factor is the one that raised its level.
+	// Factor is the factor that has raised the session's level.
 	Factor uuid.UUID
-	// Left: it is not carried over, since it is over or of an OAuth client.
+	// Left is true if the session is not copied, because it has expired or belongs to an OAuth client.
 	Left bool
 }
 
-// AMR is a method that a session was authenticated with, newest first.
+// AMR is a method with which a session was authenticated.
 type AMR struct {
 	Method string `json:"method"`
 	At     int64  `json:"timestamp"`
 }
 
-// Factor is a second factor there.
+// Factor is a second factor of a user of the source.
 type Factor struct {
 	ID       uuid.UUID
 	Type     string
 	Name     string
 	Phone    string
 	Verified bool
-	// Key is a TOTP factor's, in base32 as authenticators want it.
+	// Key is the key of a TOTP factor, in base32 as authenticator apps expect it.
 	Key string
 }
 
-// Link is a link that was mailed.
+// Link is a link that the former service has mailed.
 type Link struct {
-	// Type is the token's type there, Token the text in the link, with pkce_ where a flow continues it.
+	// Type is the type of the link's token in the source. Token is the text in the link, with the prefix pkce_ if it
+	// continues a PKCE flow.
 	Type, Address, Token string
 	Sent                 time.Time
-	// Verifier is the PKCE flow's; "" without one.
+	// Verifier is the verifier of the PKCE flow; "" if there is none.
 	Verifier string
 }
 
-// Fill makes the schema with a user of each kind. The oldest release has no sessions with tokens of version 2, no phone
-// factors and no OAuth clients; the kinds that need them are missing there.
+// Fill creates the schema and adds users of each kind. The oldest release has no sessions with tokens of version 2, no
+// phone factors and no OAuth clients, so the kinds that need these are missing there.
 func Fill(t testing.TB, url, schema string, release Release, now time.Time) *Source {
 	t.Helper()
 	CreateSchema(t, url, schema, release)
@@ -179,7 +181,7 @@ func Fill(t testing.TB, url, schema string, release Release, now time.Time) *Sou
 	return s
 }
 
-// User returns the first user of a kind, nil where the release lacks it.
+// User returns the first user of a kind, or nil if the release lacks this kind.
 func (s *Source) User(kind int) *User {
 	for _, u := range s.Users {
 		if u.Kind == kind {
@@ -189,7 +191,7 @@ func (s *Source) User(kind int) *User {
 	return nil
 }
 
-// Live returns the sessions that are carried over.
+// Live returns the sessions that a takeover copies.
 func (s *Source) Live() (live []Session) {
 	for _, u := range s.Users {
 		for _, v := range u.Sessions {
@@ -201,7 +203,8 @@ func (s *Source) Live() (live []Session) {
 	return live
 }
 
-// Private returns the texts that nothing may show: addresses, numbers, passwords, tokens, links and keys.
+// Private returns the texts that no output and no log may contain: addresses, phone numbers, passwords, tokens, links
+// and keys.
 func (s *Source) Private() (texts []string) {
 	add := func(text string) {
 		if text != "" {
@@ -225,14 +228,14 @@ func (s *Source) Private() (texts []string) {
 	return append(texts, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", "$2a$", "$argon2id$")
 }
 
-// writer makes the rows.
+// writer inserts the rows.
 type writer struct {
 	*Source
 	t  testing.TB
 	tx pgx.Tx
 }
 
-// row are the columns of one that is to be inserted.
+// row has the columns of a row to be inserted.
 type row map[string]any
 
 func (w *writer) insert(table string, r row) {
@@ -250,12 +253,12 @@ func (w *writer) insert(table string, r row) {
 	}
 }
 
-// id is a UUID that depends on its name alone.
+// id returns a UUID that depends only on the formatted name.
 func id(format string, args ...any) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, format, args...))
 }
 
-// text is one of that many characters of an alphabet, which depends on its name alone.
+// text returns n characters of an alphabet, which depend only on name.
 func text(alphabet string, n int, name string) string {
 	var b strings.Builder
 	sum := sha256.Sum256([]byte(name))
@@ -273,7 +276,7 @@ func mustJSON(v any) []byte {
 	return b
 }
 
-// Encrypt returns what the service stores of a text with encryption on, in a row with that id.
+// Encrypt returns the value that the former service, if encryption is on, stores for a text in the row with this id.
 func Encrypt(plain string, id uuid.UUID) string {
 	nonce := sha256.Sum256([]byte(plain + id.String()))
 	key := make([]byte, 32)
@@ -301,20 +304,21 @@ func encrypt(plain string, id uuid.UUID, key, nonce []byte) string {
 		encode(aead.Seal(nil, nonce, []byte(plain), nil)), encode(nonce))
 }
 
-// Version2 returns a refresh token of that form, whose session may be any.
+// Version2 returns a refresh token of version 2. The session need not exist.
 func Version2(session uuid.UUID, counter uint64, key []byte) string {
 	return former.NewVersion2(session, counter, key)
 }
 
-// keyText is how a session's key is stored.
+// keyText returns the text in which a session's key is stored.
 func keyText(key []byte) string { return base64.RawURLEncoding.EncodeToString(key) }
 
-// LinkToken returns the token that the service mails with a code, in a link that no flow continues.
+// LinkToken returns the token in the link that the former service mails together with a code, if no PKCE flow continues
+// the link.
 func LinkToken(address, code string) string {
 	return fmt.Sprintf("%x", sha256.Sum224([]byte(address+code)))
 }
 
-// Challenge is the S256 challenge of a verifier.
+// Challenge returns the S256 challenge of a PKCE verifier.
 func Challenge(verifier string) string {
 	sum := sha256.Sum256([]byte(verifier))
 	return base64.RawURLEncoding.EncodeToString(sum[:])

@@ -20,22 +20,22 @@ const (
 	day = 24 * time.Hour
 )
 
-// Password hashes of other makers, and the passwords in them.
+// Password hashes that were made by other programs, with their passwords.
 const (
 	argonHash, argonPassword       = "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4", "password"
 	bcryptBHash, bcryptBPassword   = "$2b$05$XXXXXXXXXXXXXXXXXXXXXOAcXxm9kjPGEMsLznoKqmqw7tc8WCx4a", "U*U*U"
 	firebaseHash, firebasePassword = "$fbscrypt$v=1,n=14,r=8,p=1,ss=Bw==,sk=jxspr8Ki0RYycVU8zykbdLGjFQ3McFUH0uiiTvC8pVMXAn210wjLNmdZJzxUECKbm0QsEmYUSDzZvpjeJ9WmXA==$42xEC+ixf3L2lw==$lSrfV15cpx95/sZS2W9c9Kp6i/LVgQNDNC/qzrCnh1SAyZvqmZqAjTdn3aoItz+VHjoZilo78198JAdRuid5lQ==", "user1password"
 )
 
-// draft is a user before its row is written.
+// draft is a user whose row is not inserted yet.
 type draft struct {
 	*User
 	row        row
 	identities []row
-	after      []func() // what refers to the user
+	after      []func() // insert rows that refer to the user
 }
 
-// user writes a confirmed user with an e-mail address, a password and an identity, unless change says otherwise.
+// user inserts a confirmed user with an email address, a password and an identity. change may alter the draft before.
 func (w *writer) user(kind int, name string, change func(d *draft)) *User {
 	w.t.Helper()
 	u := &User{Kind: kind, Name: name, ID: id("user %d %s", kind, name)}
@@ -68,7 +68,7 @@ func (w *writer) user(kind int, name string, change func(d *draft)) *User {
 	return u
 }
 
-// set sets columns of the user.
+// set sets columns of the user's row.
 func (d *draft) set(r row) {
 	for column, value := range r {
 		d.row[column] = value
@@ -79,10 +79,10 @@ func (d *draft) password(text string) {
 	d.Password, d.row["encrypted_password"] = text, Hash(text)
 }
 
-// hashes are those that Hash has made, by password: each test fills databases with the same users.
+// hashes are the hashes that Hash has made, by password, since each test fills databases with the same users.
 var hashes sync.Map
 
-// Hash is a password's hash as the service makes it, but cheap.
+// Hash returns a password hash as the former service makes it, but with the lowest cost.
 func Hash(password string) string {
 	if hash, ok := hashes.Load(password); ok {
 		return hash.(string)
@@ -95,7 +95,7 @@ func Hash(password string) string {
 	return made.(string)
 }
 
-// hashed sets a hash that was made elsewhere.
+// hashed sets a password hash that was made by another program.
 func (d *draft) hashed(hash, password string) {
 	d.Password, d.row["encrypted_password"] = password, hash
 }
@@ -105,14 +105,14 @@ func (d *draft) identity(provider, providerID string, data map[string]any) {
 		row{"provider": provider, "provider_id": providerID, "identity_data": mustJSON(data)})
 }
 
-// noEmail removes the address and what depends on it.
+// noEmail removes the email address and what depends on it.
 func (d *draft) noEmail() {
 	d.Email, d.Password, d.identities = "", "", nil
 	d.set(row{"email": nil, "email_confirmed_at": nil, "encrypted_password": "", "confirmation_token": nil,
 		"raw_user_meta_data": []byte(`{}`)})
 }
 
-// phone gives a confirmed number in place of the address.
+// phone replaces the email address by a confirmed phone number.
 func (d *draft) phone(number string, confirmed time.Time) {
 	d.noEmail()
 	d.Phone = number
@@ -121,7 +121,7 @@ func (d *draft) phone(number string, confirmed time.Time) {
 	d.identity("phone", d.ID.String(), map[string]any{"sub": d.ID.String(), "phone": number, "phone_verified": true})
 }
 
-// external gives an identity of a provider in place of the password.
+// external replaces the password by an identity at an external provider.
 func (d *draft) external(provider string, data map[string]any) {
 	d.Password, d.identities = "", nil
 	d.row["encrypted_password"] = ""
@@ -129,23 +129,24 @@ func (d *draft) external(provider string, data map[string]any) {
 	d.identity(provider, "4711-"+provider, data)
 }
 
-// sessionDraft is a session before its rows are written; zero: one of version 1 with the method password.
+// sessionDraft is a session whose rows are not inserted yet. The zero value is a session with a token of version 1 and
+// the method password.
 type sessionDraft struct {
 	name     string
 	methods  []string // newest first
 	aal      int
 	factor   uuid.UUID
-	length   int // of version 1
-	rotated  int // of version 1: dead tokens before the live one
+	length   int // the length of tokens of version 1
+	rotated  int // how many revoked tokens of version 1 precede the valid one
 	v2       bool
 	counter  uint64
-	sealed   bool // v2: the key is encrypted
-	upgraded bool // v2: with a revoked row of version 1
+	sealed   bool // the key of version 2 is encrypted
+	upgraded bool // version 2, with a revoked token of version 1
 	row      row
 	left     bool
 }
 
-// session writes one, after the user.
+// session adds a session to a draft. It is inserted after the user.
 func (w *writer) session(d *draft, v sessionDraft) {
 	d.after = append(d.after, func() { w.writeSession(d.User, v) })
 }
@@ -228,7 +229,7 @@ func (w *writer) writeSession(u *User, v sessionDraft) {
 	u.Sessions = append(u.Sessions, s)
 }
 
-// factor writes a second factor, after the user, and returns its id.
+// factor adds a second factor to a draft and returns its id. It is inserted after the user.
 func (w *writer) factor(d *draft, f Factor, r row) uuid.UUID {
 	f.ID = id("factor %d %d", d.Kind, len(d.Factors))
 	status, at := "unverified", w.Now.Add(-time.Duration(20-len(d.Factors))*day)
@@ -254,7 +255,8 @@ func (w *writer) factor(d *draft, f Factor, r row) uuid.UUID {
 	return f.ID
 }
 
-// link writes the token of a mail, after the user. column is where users holds it.
+// link adds a mailed link to a draft. typ is the type of its token, and the column of the table users that has the
+// token. method is that of the PKCE flow; "" for none.
 func (w *writer) link(d *draft, typ, address string, sent time.Time, method string) {
 	l := Link{Type: typ, Address: address, Sent: sent,
 		Token: LinkToken(address, text("0123456789", 6, fmt.Sprint("code", d.Kind, d.Name, typ)))}
@@ -275,10 +277,10 @@ func (w *writer) link(d *draft, typ, address string, sent time.Time, method stri
 	d.after = append(d.after, func() { w.insert("one_time_tokens", token) })
 }
 
-// kinds writes a user of each.
+// kinds inserts at least one user of each kind.
 func (w *writer) kinds() {
 	now, ago := w.Now, func(d time.Duration) time.Time { return w.Now.Add(-d) }
-	late := w.Release == Newest // what came later than the oldest release
+	late := w.Release == Newest // has what was added after the oldest release
 
 	w.user(1, "ann", func(d *draft) { w.session(d, sessionDraft{}) })
 	w.user(2, "two sessions", func(d *draft) {
@@ -471,7 +473,7 @@ func (w *writer) kinds() {
 	}
 	w.user(43, "security key", func(d *draft) {
 		credential := row{}
-		if late { // before, the column is missing
+		if late { // the oldest release lacks the column
 			credential["web_authn_credential"] = SecurityKey([]byte("the key of kind 43"), PublicKey())
 		}
 		f := w.factor(d, Factor{Type: "webauthn", Name: "key", Verified: true}, credential)
