@@ -55,8 +55,8 @@ func readRules(
 	return files, ok
 }
 
-// readFolder reads the rule files in a folder as the daemon would, and names each by its path. For ratelimit_config_check, a sub-directory cannot be
-// read, as in envoyproxy/ratelimit's program.
+// readFolder reads the rule files in a folder as the daemon would, and names each by its path. For
+// ratelimit_config_check, a sub-directory cannot be read, as in envoyproxy/ratelimit's program.
 func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefile.File, ok bool) {
 	w.progress("loading config directory: %s\n", dir)
 	files, skipped, leftovers, unread := source.ReadDir(dir, ignoreDotFiles)
