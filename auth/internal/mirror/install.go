@@ -135,8 +135,8 @@ from %s o where age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid)%s`, r.
 
 // catchUp prepares the copying of changes that the application has made to the former service's table users since the
 // end of the takeover. The function that it returns copies them to our table, except for users who have changed in our
-// table since. That function must be called with the tables locked; to be quick, it compares only users that were
-// written after catchUp has compared all of them.
+// table since. That function must be called with the tables locked; to be quick, it compares only the users who
+// differed when catchUp compared all of them, and those who were written since.
 func (r *run) catchUp(ctx context.Context) (func() error, error) {
 	if r.move.Floor == nil {
 		return func() error { return nil }, nil

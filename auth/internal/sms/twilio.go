@@ -87,7 +87,7 @@ func (t Twilio) read(a answer) (string, *failure) {
 	}
 	if in.Status == "failed" || in.Status == "undelivered" {
 		f := again("%s %s for message %s", in.ErrorMessage, in.ErrorCode, in.SID)
-		f.final = in.ErrorCode != "30001" && in.ErrorCode != "30008" // 30001: the queue is full; 30008: an unknown error
+		f.final = in.ErrorCode != "30001" && in.ErrorCode != "30008" // 30001: queue full; 30008: unknown error
 		return "", f
 	}
 	return string(in.SID), nil

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// isLive is the SQL condition that a challenge may still be spent, that is, used for a sign-in. The ids of spent
-// challenges are deleted about a minute after that is no longer possible. It reads PostgreSQL's clock after all waits
-// for locks, so that a wrong clock of a replica cannot make a spent challenge usable again.
+// isLive is the SQL condition that a challenge may still be spent, which an authenticator's answer does once. The ids
+// of spent challenges are deleted about a minute after that is no longer possible. The condition reads PostgreSQL's
+// clock after all waits for locks, so that a wrong clock of a replica cannot make a spent challenge usable again.
 const isLive = `coalesce($3::timestamptz, clock_timestamp()) <= $2::timestamptz`
 
 var spendChallenge = define(`

@@ -99,7 +99,7 @@ const (
 
 // User is a user of the source, with what the user and the user's client know, beyond what is in the tables.
 type User struct {
-	// Kind is the number of the user's peculiarity, listed in TestKinds.
+	// Kind is the number of what is special about the user; the method writer.kinds has all kinds.
 	Kind int
 	Name string
 	ID   uuid.UUID
