@@ -38,9 +38,9 @@ var siteVerify = map[string]string{
 type Settings struct {
 	// hcaptcha or turnstile.
 	Provider string `env:"AUTH_SECURITY_CAPTCHA_PROVIDER" envDefault:"hcaptcha"`
-	// Required with ENABLED. The secret key that the provider gave you.
+	// Required with AUTH_SECURITY_CAPTCHA_ENABLED=true. The secret key that the provider gave you.
 	Secret string `env:"AUTH_SECURITY_CAPTCHA_SECRET" secret:"true"`
-	// Time for asking the provider; then the request fails.
+	// Time limit for a call of the provider, after which the client's request fails.
 	Timeout time.Duration `env:"AUTH_SECURITY_CAPTCHA_TIMEOUT" envDefault:"10s" min:"1ms"` // 0: 10 s
 	// URL to call, in the place of the provider's own.
 	URL string `env:"AUTH_SECURITY_CAPTCHA_URL"`
@@ -49,7 +49,7 @@ type Settings struct {
 // Options are the AUTH_SECURITY_CAPTCHA_* settings.
 type Options struct {
 	Settings
-	Watch outbound.Watch // of each call; nil: off
+	Watch outbound.Watch // reports each call; nil: off
 }
 
 // Verifier verifies tokens. It is immutable and stores nothing.
@@ -80,7 +80,7 @@ func New(o Options) (*Verifier, error) {
 	return v, nil
 }
 
-// Watched returns a copy of v whose calls are watched.
+// Watched returns a copy of v that reports its calls to w.
 func (v *Verifier) Watched(w outbound.Watch) *Verifier {
 	o := v.o
 	o.Watch = w

@@ -5,10 +5,10 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// captchaConfig has the settings of captchas.
+// captchaConfig are the settings of captchas.
 type captchaConfig struct {
-	// Sign-up, sign-in by password, and whatever sends something to an address, need a solved
-	// captcha; administrators don't.
+	// Sign-up, sign-in by password, and every request that sends a mail or SMS need a solved captcha, except from
+	// administrators.
 	Enabled  bool `env:"AUTH_SECURITY_CAPTCHA_ENABLED" envDefault:"false"`
 	Verifier captcha.Settings
 }
@@ -19,7 +19,7 @@ func (c *Config) checkCaptcha(r *settings.Report) {
 	}
 }
 
-// makeCaptcha returns the verifier; nil if captchas are off.
+// makeCaptcha returns the verifier of captchas; nil if captchas are off.
 func (c *Config) makeCaptcha(r *settings.Report) *captcha.Verifier {
 	if !c.Captcha.Enabled {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// check makes the checks that concern several fields, and calls settle.
+// check first calls settle, and then makes the checks that concern several fields.
 func (c *Config) check(r *settings.Report) {
 	c.settle(r)
 	c.checkRequired(r)
@@ -71,7 +71,7 @@ func (c *Config) check(r *settings.Report) {
 			"has as many limits as it likes; " +
 			"AUTH_TRUSTED_PROXIES reads that header from its trusted end")
 	}
-	if r.IsSet("AUTH_PASSWORD_MIN_LENGTH") { // auth check warns of the default
+	if r.IsSet("AUTH_PASSWORD_MIN_LENGTH") { // the command "auth check" warns if the default is short
 		if doubt := c.ShortPasswords(); doubt != "" {
 			r.Warn("%s", doubt)
 		}
@@ -83,7 +83,7 @@ func (c *Config) check(r *settings.Report) {
 	}
 }
 
-// ShortPasswords returns a warning if short passwords are allowed; "" if not.
+// ShortPasswords returns a warning if short passwords are allowed; "" if they are not.
 func (c *Config) ShortPasswords() string {
 	if n := max(c.Password.MinLength, 6); n < 8 {
 		return fmt.Sprintf("AUTH_PASSWORD_MIN_LENGTH=%d: passwords of fewer than 8 characters are soon guessed; 8 is the "+
@@ -92,7 +92,7 @@ func (c *Config) ShortPasswords() string {
 	return ""
 }
 
-// settle chooses between two names of one setting, and raises values below their bounds.
+// settle chooses between two names of the same setting, and raises values that are below their bounds.
 func (c *Config) settle(r *settings.Report) {
 	c.API.settle(r)
 	if r.IsSet("AUTH_LOG_LEVEL") {
@@ -130,17 +130,18 @@ func (c *Config) checkRequired(r *settings.Report) {
 	}
 }
 
-// weakSecret ends the warning about a secret of fewer than 32 bytes.
+// weakSecret is the end of the warning about a secret of fewer than 32 bytes.
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
-// misread matches what follows the scheme of a URL of which the driver takes a part of the password for a host or a
-// database, which it looks up and shows. The driver ends the password at the first @, unless a / is before it. So
-// the host has an @, or the database has one, or the port before a / is no number and an @ follows.
+// misread matches what follows the scheme of a database URL, if the driver would take a part of the password for a host
+// or a database, look it up and show it. The driver ends the password at the first @, unless a / comes before it. So
+// the URL is misread if the host contains an @, if the database does, or if the port before a / is not a number and an
+// @ follows.
 var misread = regexp.MustCompile(
 	`^([^@/]*@[^@/?]*@|([^@/]*@)?[^@/?]*/[^?]*@|[^@/?]*:[^]:@/?,]*[^]0-9:@/?,][^]:@/?,]*(\?[^@/]*)?/.*@)`)
 
-// checkDatabase refuses a URL of any scheme but PostgreSQL's, and a misread one. A list of key=value may contain :// in
-// a value.
+// checkDatabase refuses a URL whose scheme is not PostgreSQL's, and a URL that misread matches. A list of key=value may
+// contain :// in a value.
 func checkDatabase(r *settings.Report, name, text string) {
 	scheme, rest, isURL := strings.Cut(text, "://")
 	switch scheme = strings.ToLower(scheme); {
@@ -153,10 +154,10 @@ func checkDatabase(r *settings.Report, name, text string) {
 	}
 }
 
-// checkURL requires an absolute http or https URL that something can be appended to.
+// checkURL requires an absolute http or https URL to which a path can be appended.
 func checkURL(r *settings.Report, name, text string) {
 	if text == "" {
-		return // reported already
+		return // reported already as missing
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
@@ -169,7 +170,7 @@ func checkURL(r *settings.Report, name, text string) {
 	}
 }
 
-// checkOutward is checkURL for calls that carry secrets: https, unless they stay on this machine.
+// checkOutward is checkURL for URLs to which secrets are sent: it requires https unless the URL leads to this machine.
 func (c *Config) checkOutward(r *settings.Report, name, text string) {
 	checkURL(r, name, text)
 	u, err := url.Parse(text)
@@ -190,7 +191,7 @@ func checkHeader(r *settings.Report, setting, name string) {
 	}
 }
 
-// mailed reports whether anything sends mails.
+// mailed reports whether mails can be sent: by SMTP, by a hook, or to the dev mailbox.
 func (c *Config) mailed() bool {
 	return c.Dev.Mailbox || c.Hooks.SendEmail.Enabled || c.SMTP.Server.Host != "" && c.SMTP.Server.From != ""
 }
@@ -216,7 +217,8 @@ func (c *Config) checkMail(r *settings.Report) {
 	}
 }
 
-// checkDev refuses the mailbox, which shows all users' codes, on anything but a developer's machine.
+// checkDev refuses the dev mailbox unless the daemon runs on a developer's machine, since it shows the codes of all
+// users.
 func (c *Config) checkDev(r *settings.Report) {
 	if !c.Dev.Mailbox {
 		return
@@ -245,7 +247,7 @@ func (c *Config) previousRoots() []string {
 	return all
 }
 
-// parseProxies reads networks and single addresses.
+// parseProxies parses networks and single addresses of trusted proxies.
 func parseProxies(r *settings.Report, items []string) (all []netip.Prefix) {
 	for _, item := range items {
 		p, err := netip.ParsePrefix(item)

@@ -11,10 +11,10 @@ import (
 
 // consoleConfig has the settings of the admin console.
 type consoleConfig struct {
-	// Address and port of the admin console, such as 127.0.0.1:8085; port 0 takes a free one. Unset: no console.
+	// Address and port of the admin console, such as 127.0.0.1:8085; port 0: any free port. Unset: no console.
 	Addr string `env:"AUTH_CONSOLE_ADDR" restart:"true"`
-	// URL of the admin console in browsers, without a path; unset: `http://` and the address. Required, and https, where the address
-	// is not loopback.
+	// URL of the admin console in browsers, without a path; unset: `http://` and the address. Required, and https, if
+	// the address is not loopback.
 	ExternalURL string `env:"AUTH_CONSOLE_EXTERNAL_URL" restart:"true"`
 }
 

@@ -12,11 +12,11 @@ import (
 	"unicode/utf8"
 )
 
-// dotenvFile is read from the working directory unless another file is named.
+// dotenvFile is the settings file that is read from the working directory unless another file is named.
 const dotenvFile = ".env"
 
-// withFile adds to environ the variables of the settings file that environ lacks: the environment wins. An empty
-// variable counts as absent. Without a name the file may be missing.
+// withFile adds to environ the variables of the settings file that environ does not have, so that the environment takes
+// precedence. An empty variable counts as missing. If name is "", the file may be missing.
 func withFile(environ []string, name string) ([]string, error) {
 	path := cmp.Or(name, dotenvFile)
 	text, err := os.ReadFile(path)
@@ -45,8 +45,8 @@ func withFile(environ []string, name string) ([]string, error) {
 	return all, nil
 }
 
-// ExportStandard puts variables of the settings file that libraries read into the process's environment: the database
-// driver reads PGSSLROOTCERT and the like, telemetry OTEL_EXPORTER_OTLP_ENDPOINT.
+// ExportStandard copies variables of the settings file that libraries read into the process's environment: the database
+// driver reads PGSSLROOTCERT and the like, telemetry reads OTEL_EXPORTER_OTLP_ENDPOINT.
 func ExportStandard(environ []string, file string) error {
 	all, err := withFile(environ, file)
 	for _, e := range all {
@@ -58,8 +58,8 @@ func ExportStandard(environ []string, file string) error {
 	return err
 }
 
-// parseDotenv reads lines of KEY=value or KEY: value, with comments and quotes and without expansion.
-// The last of equal keys wins. Errors name the line and never show a value.
+// parseDotenv parses lines of KEY=value or KEY: value, with comments and quotes, but without expansion of variables. If
+// a key is repeated, the last value counts. Errors name the line and never show a value.
 func parseDotenv(text string) (vars [][2]string, err error) {
 	text = strings.TrimPrefix(text, "\ufeff")
 	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
@@ -79,19 +79,19 @@ func parseDotenv(text string) (vars [][2]string, err error) {
 	return vars, nil
 }
 
-// The beginnings of a line.
+// The forms of the beginning of a line.
 var (
 	export     = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?`)
 	assignment = regexp.MustCompile(`^([A-Za-z0-9_.]+)[ \t]*([=:]?)[ \t]*`)
 )
 
-// dotenv is the rest of the text, which is still to be read.
+// dotenv is the part of a settings file that is still to be read.
 type dotenv struct {
 	rest string
 	line int
 }
 
-// next reads one line, or several lines with a quoted value. ok is false for blanks and comments.
+// next reads one line, or several lines if a quoted value has several. ok is false for an empty line and for a comment.
 func (p *dotenv) next() (key, value string, ok bool, err error) {
 	line, _, _ := strings.Cut(p.rest, "\n")
 	if text := strings.TrimLeft(line, " \t"); strings.TrimSpace(text) == "" || text[0] == '#' {
@@ -121,7 +121,7 @@ func (p *dotenv) next() (key, value string, ok bool, err error) {
 		return key, value, true, nil
 	}
 	p.skip(len(after))
-	for i := range len(after) { // a comment needs a blank before: a#b keeps its hash
+	for i := range len(after) { // a comment needs a space before it, so a#b is a value
 		if after[i] == '#' && (i == 0 || after[i-1] == ' ' || after[i-1] == '\t') {
 			after = after[:i]
 			break
@@ -130,14 +130,14 @@ func (p *dotenv) next() (key, value string, ok bool, err error) {
 	return key, strings.TrimSpace(after), true, nil
 }
 
-// skip drops n bytes and the line break behind them.
+// skip drops n bytes and the line break after them.
 func (p *dotenv) skip(n int) {
 	p.rest = strings.TrimPrefix(p.rest[n:], "\n")
 	p.line++
 }
 
-// quoted reads a value up to its closing quote. In single quotes all text is literal. In double quotes a backslash
-// escapes n, r, a quote, a dollar and itself, and is literal before anything else.
+// quoted reads a value up to its closing quote. In single quotes, all text is literal. In double quotes, a backslash
+// escapes n, r, a quote, a dollar sign and itself; before any other character it is literal.
 func (p *dotenv) quoted(quote byte) (string, error) {
 	var b strings.Builder
 	for i := 1; i < len(p.rest); i++ {

@@ -15,7 +15,7 @@ import (
 
 // externalConfig has the settings of sign-in by external providers.
 type externalConfig struct {
-	// The eighteen of docs/providers.md#providers.
+	// The built-in providers (docs/providers.md#providers).
 	Apple     provider.Client `envPrefix:"AUTH_EXTERNAL_APPLE_"`
 	Azure     provider.Client `envPrefix:"AUTH_EXTERNAL_AZURE_"`
 	Bitbucket provider.Client `envPrefix:"AUTH_EXTERNAL_BITBUCKET_"`
@@ -35,7 +35,7 @@ type externalConfig struct {
 	Twitter   provider.Client `envPrefix:"AUTH_EXTERNAL_TWITTER_"`
 	WorkOS    provider.Client `envPrefix:"AUTH_EXTERNAL_WORKOS_"`
 
-	// oidc: OpenID Connect. legacy: the older interfaces, which are closed to new applications.
+	// oidc: OpenID Connect. legacy: the older APIs, which are closed to new applications.
 	LinkedInMode string `env:"AUTH_EXTERNAL_LINKEDIN_MODE" envDefault:"oidc" oneof:"oidc legacy" fold:"true"`
 	// As `AUTH_EXTERNAL_LINKEDIN_MODE`.
 	SlackMode string `env:"AUTH_EXTERNAL_SLACK_MODE" envDefault:"oidc" oneof:"oidc legacy" fold:"true"`
@@ -44,12 +44,12 @@ type externalConfig struct {
 	Custom map[string]customConfig
 }
 
-// customConfig is an OpenID Connect provider that needs no code of ours. NAME stands for its name.
+// customConfig has the settings of a custom provider, which speaks OpenID Connect. NAME stands for its name.
 type customConfig struct {
-	// Required. The provider's issuer, exactly as in its discovery document (some end in a slash), which is read below
-	// it. Setting it adds the provider.
+	// Required. The provider's issuer, exactly as in its discovery document (some end in a slash), which is fetched
+	// from a URL below it. Setting it adds the provider.
 	Issuer string `env:"AUTH_EXTERNAL_OIDC_NAME_ISSUER"`
-	// false: it is off.
+	// false: the provider is off.
 	Enabled bool `env:"AUTH_EXTERNAL_OIDC_NAME_ENABLED" envDefault:"true"`
 	// As `AUTH_EXTERNAL_<P>_CLIENT_ID`.
 	ClientID []string `env:"AUTH_EXTERNAL_OIDC_NAME_CLIENT_ID"`
@@ -80,12 +80,12 @@ func (c customConfig) client() provider.Client {
 
 const customPrefix = "AUTH_EXTERNAL_OIDC_"
 
-// readCustom finds the custom providers among the variables. The operator chooses their names, so no struct has them:
-// each provider is read as if it were called NAME, and its errors are reported with its own name.
+// readCustom finds the custom providers among the variables. The operator chooses their names, so no struct has fields
+// for them. Each provider is read as if it were called NAME, and its errors are reported with its real name.
 func (c *externalConfig) readCustom(r *settings.Report) {
 	fields, err := settings.Fields(new(customConfig))
 	if err != nil {
-		panic(err) // only a bug in the struct can fail
+		panic(err) // only a bug in the struct can make it fail
 	}
 	environs := map[string][]string{}
 	for _, name := range r.Names() {
@@ -120,7 +120,7 @@ func (c *externalConfig) readCustom(r *settings.Report) {
 	}
 }
 
-// providerSettings returns the settings of package provider, and reports the errors that it finds in them.
+// providerSettings returns the settings of package provider, and reports errors in them.
 func (c *Config) providerSettings(r *settings.Report) provider.Settings {
 	s, x := c.Providers, &c.External
 	s.Clients, s.OIDC = x.clients(), map[string]provider.Client{}
@@ -137,7 +137,7 @@ func (c *Config) providerSettings(r *settings.Report) provider.Settings {
 	return s
 }
 
-// clients returns the eighteen by name, which is the field's name in lower case.
+// clients returns the settings of the built-in providers by name, which is the field's name in lower case.
 func (c *externalConfig) clients() map[string]provider.Client {
 	clients := map[string]provider.Client{}
 	for field, v := range reflect.ValueOf(c).Elem().Fields() {
@@ -146,7 +146,7 @@ func (c *externalConfig) clients() map[string]provider.Client {
 		}
 	}
 	for name, mode := range map[string]string{"linkedin": c.LinkedInMode, "slack": c.SlackMode} {
-		if mode != "legacy" { // the tag has refused any other mode
+		if mode != "legacy" { // the field's tag allows no further mode
 			mode = "oidc"
 		}
 		client := clients[name]
@@ -156,7 +156,7 @@ func (c *externalConfig) clients() map[string]provider.Client {
 	return clients
 }
 
-// enabledProviders returns the names that GET /settings shows as on: first of the eighteen, then of custom providers.
+// enabledProviders returns the names of the providers that GET /settings shows as on: first built-in, then custom ones.
 func enabledProviders(s provider.Settings) (names []string) {
 	for _, name := range provider.Names() {
 		if s.Clients[name].Enabled {
@@ -171,7 +171,7 @@ func enabledProviders(s provider.Settings) (names []string) {
 	return names
 }
 
-// checkExternal makes the checks that neither a field's tag nor package provider makes.
+// checkExternal makes the checks of providers that neither a field's tag nor package provider makes.
 func (c *Config) checkExternal(r *settings.Report) {
 	c.External.readCustom(r)
 	warnUnsupportedProviders(r)
@@ -184,8 +184,8 @@ func (c *Config) checkExternal(r *settings.Report) {
 	}
 }
 
-// warnAutoconfirm warns of autoconfirm together with providers: a sign-up with another person's address is a usable
-// account before the owner signs in by a provider.
+// warnAutoconfirm warns if autoconfirm is on together with providers: anyone could sign up with another person's
+// address, and have a usable account before the owner of the address signs in by a provider.
 func (l *Live) warnAutoconfirm(r *settings.Report) {
 	s, name := &l.Accounts, "AUTH_MAILER_AUTOCONFIRM"
 	byMail, bySMS := s.Email.Enabled && s.Email.Autoconfirm, s.Phone.Enabled && s.Phone.Autoconfirm
@@ -199,8 +199,8 @@ func (l *Live) warnAutoconfirm(r *settings.Report) {
 	}
 }
 
-// warnCookies warns of callback URLs at another host. A cookie is sent only to the host that set it, so a browser that
-// begins at one host and comes back to another is not recognized.
+// warnCookies warns of callback URLs at another host than API_EXTERNAL_URL. A cookie is sent only to the host that set
+// it, so a browser that begins a sign-in at one host and returns to another is not recognized.
 func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	ours, err := url.Parse(c.API.ExternalURL)
 	if err != nil || !c.Accounts.External.StateCookie {

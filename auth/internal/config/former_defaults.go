@@ -6,13 +6,14 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// FormerDefault is a setting whose default differs from the replaced service's, and which the operator has not set.
+// FormerDefault is a setting whose default differs from its default in supabase/auth, and which the operator has not
+// set.
 type FormerDefault struct {
-	// Line is the line of .env that restores the former default; Text says what differs.
+	// Line is the line of .env that restores the default of supabase/auth; Text says what differs.
 	Line, Text string
 }
 
-// The warning about a setting ends once the setting has any value.
+// The warning about a setting ends once the operator sets it to any value.
 var formerDefaults = []struct{ name, value, text string }{
 	{"AUTH_JWT_ALGORITHM", "HS256",
 		"tokens are signed with RS256: whatever checks them with JWT_SECRET (data API, storage, own back ends) " +
@@ -45,8 +46,8 @@ func (c *Config) formerDefaults(r *settings.Report) (list []FormerDefault) {
 	return list
 }
 
-// FormerDefaults returns the warnings for operators who move from the replaced service: some settings have old names,
-// or a takeover was closed, which has carried so many anonymous users.
+// FormerDefaults returns the warnings for operators who move from supabase/auth: those who use old names of settings,
+// or have completed a takeover (closed). anonymous is how many anonymous users the takeover has carried over.
 func (l *Live) FormerDefaults(closed bool, anonymous int64) (list []FormerDefault) {
 	if !closed && !l.oldNames {
 		return nil

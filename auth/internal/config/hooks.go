@@ -5,30 +5,30 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// hooksConfig has the settings of hooks, the operator's own code that flows call (docs/hooks.md).
+// hooksConfig has the settings of hooks: calls of the operator's own code (docs/hooks.md).
 type hooksConfig struct {
-	// SendSMS is called in the place of a gateway.
+	// SendSMS is called instead of an SMS gateway.
 	SendSMS hookConfig `envPrefix:"AUTH_HOOK_SEND_SMS_"`
-	// SendEmail is called in the place of SMTP.
+	// SendEmail is called instead of SMTP.
 	SendEmail hookConfig `envPrefix:"AUTH_HOOK_SEND_EMAIL_"`
-	// Claims replaces those of access tokens.
+	// Claims replaces the claims of access tokens.
 	Claims hookConfig `envPrefix:"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_"`
-	// Factor decides on an answer to a factor's challenge.
+	// Factor decides on each answer to the challenge of a second factor.
 	Factor hookConfig `envPrefix:"AUTH_HOOK_MFA_VERIFICATION_ATTEMPT_"`
-	// Password decides on a password that was tried.
+	// Password decides on each password that was tried.
 	Password hookConfig `envPrefix:"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_"`
 	// Before may refuse a new user.
 	Before hookConfig `envPrefix:"AUTH_HOOK_BEFORE_USER_CREATED_"`
 	// After is notified of each new user.
 	After hookConfig `envPrefix:"AUTH_HOOK_AFTER_USER_CREATED_"`
-	// SEND_SMS and SEND_EMAIL are called before the answer, and their errors are answered; false: after it,
-	// and again when they fail.
+	// true: SEND_SMS and SEND_EMAIL are called before the answer to a request, which reports their errors. false: they
+	// are called after it, and again if they fail.
 	SendSync bool `env:"AUTH_HOOK_SEND_SYNC" envDefault:"false"`
 }
 
 // hookConfig has the settings of one hook.
 type hookConfig struct {
-	// The hook is called.
+	// true: the hook is called.
 	Enabled bool `env:"ENABLED" envDefault:"false"`
 	// Required with ENABLED. `https://…`, `http://…` on localhost, 127.0.0.1, ::1 or host.docker.internal, or
 	// `pg-functions://postgres/schema/function`.
@@ -38,7 +38,7 @@ type hookConfig struct {
 	Secrets string `env:"SECRETS" secret:"true"`
 }
 
-// stem is a hook with the beginning of its settings' names.
+// stem is a hook with the beginning of the names of its settings.
 type stem struct {
 	name  string
 	point hook.Point
@@ -56,7 +56,7 @@ func (h *hooksConfig) stems() []stem {
 	}
 }
 
-// targets returns the hooks that are on. The settings of a hook that is off are not checked.
+// targets returns what to call for each hook that is on. The settings of a hook that is off are not checked.
 func (h *hooksConfig) targets(r *settings.Report) map[hook.Point]hook.Target {
 	all := map[hook.Point]hook.Target{}
 	for _, s := range h.stems() {

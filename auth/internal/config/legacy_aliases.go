@@ -9,13 +9,13 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// legacyPair matches a setting of linkedin or slack. Each is one provider with a mode here, and was two providers in
-// the replaced service, the second with OIDC in its name.
+// legacyPair matches a setting of LinkedIn or Slack. Each of the two is one provider with a mode here. In supabase/auth
+// each is two providers; the name of the second has OIDC in it.
 var legacyPair = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
 
 // dropUnusedLegacy removes from the environment the settings of a provider of such a pair that is off while the other
-// one is on, and returns their names. Otherwise, since both get the same names here, the settings would contradict each
-// other.
+// provider of the pair is on. It returns the names of the removed settings. Both providers' settings get the same names
+// here, so otherwise they would contradict each other.
 func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	on := map[string]bool{}
 	for _, e := range environ {
@@ -45,10 +45,10 @@ func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	return rest, taken
 }
 
-// unsupportedProviders are providers of the replaced service that are not among the eighteen.
+// unsupportedProviders are providers of supabase/auth that are not built in.
 var unsupportedProviders = []string{"FLY", "KAKAO", "VERCEL_MARKETPLACE", "X", "ZOOM"}
 
-// unsupportedProviderNames returns the names of their settings, which are ignored.
+// unsupportedProviderNames returns the names of the settings of unsupported providers, which are ignored.
 func unsupportedProviderNames() (names []string) {
 	for _, p := range unsupportedProviders {
 		names = append(names, "AUTH_EXTERNAL_"+p+"_*")
@@ -56,7 +56,7 @@ func unsupportedProviderNames() (names []string) {
 	return names
 }
 
-// warnUnsupportedProviders warns of unsupported providers that are on: their users can no longer sign in.
+// warnUnsupportedProviders warns of unsupported providers that are switched on: their users can no longer sign in.
 func warnUnsupportedProviders(r *settings.Report) {
 	for _, p := range unsupportedProviders {
 		name := "AUTH_EXTERNAL_" + p + "_ENABLED"

@@ -2,25 +2,25 @@ package config
 
 import "gatehouse/shared/settings"
 
-// Listener has the settings that a health check needs. They are all of the API, so that no other setting and no secret
-// has to be set.
+// Listener has those settings of the API's listener that a health check needs. Reading only these settings, a health
+// check works without any other setting or secret.
 type Listener struct {
 	// Address to listen on; empty: all.
 	Host string `env:"AUTH_API_HOST" restart:"true"`
-	// Port; 0 takes a free one.
+	// Port to listen on; 0: any free port.
 	Port int `env:"PORT" envDefault:"8081" min:"0" max:"65535" restart:"true"`
-	// The same; it wins when both are set.
+	// As `PORT`, over which it takes precedence.
 	APIPort int `env:"AUTH_API_PORT" min:"0" max:"65535" restart:"true"`
 }
 
-// settle chooses between the two names of the port.
+// settle chooses between the two settings of the port.
 func (l *Listener) settle(r *settings.Report) {
 	if r.IsSet("AUTH_API_PORT") {
 		l.Port = l.APIPort
 	}
 }
 
-// LoadListener reads the settings of the listener as Load does.
+// LoadListener reads the settings of the listener from the same sources as Load.
 func LoadListener(environ []string, file string) (l Listener, err error) {
 	all, err := withFile(environ, file)
 	if err != nil {

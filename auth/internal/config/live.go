@@ -27,24 +27,24 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// Live has the settings of the other packages, computed from Config. A SIGHUP may replace all of them.
+// Live holds the settings of the other packages, as computed from Config. A SIGHUP may replace all of them.
 type Live struct {
 	Accounts flow.Settings
 	API      httpapi.Settings
-	External provider.Settings // from which the daemon makes the provider.Set
+	External provider.Settings // the daemon makes the provider.Set from it
 	Keys     keys.Settings
 	Mail     mail.Settings
 	Hooks    map[hook.Point]hook.Target
-	SendSync bool       // requests wait for SEND_EMAIL and SEND_SMS
-	SMTP     *mail.SMTP // nil: nothing is mailed
+	SendSync bool       // requests wait for the hooks SEND_EMAIL and SEND_SMS
+	SMTP     *mail.SMTP // nil: no mail server is configured
 	SMS      sms.Settings
 	Hash     password.Params
 
-	oldNames bool            // some settings have names of the replaced service
-	unset    []FormerDefault // unset settings whose defaults differ from the replaced service's
+	oldNames bool            // some settings have names of supabase/auth
+	unset    []FormerDefault // unset settings whose defaults differ from those of supabase/auth
 }
 
-// live makes a Live, and reports the errors that it finds.
+// live computes a Live, and reports the errors that it finds.
 func (c *Config) live(r *settings.Report) (l Live) {
 	var err error
 	if l.Hash, err = password.ParseParams(c.Password.Hash); err != nil {
@@ -106,7 +106,7 @@ func (c *Config) emailSettings(r *settings.Report) flow.EmailSettings {
 
 func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 	s := c.HTTP
-	if _, err := redirect.New(c.General.SiteURL, nil, false); err == nil { // otherwise reported already
+	if _, err := redirect.New(c.General.SiteURL, nil, false); err == nil { // other errors are reported already
 		if s.Redirects, err = redirect.New(c.General.SiteURL, c.General.AllowList, c.General.AnyPort); err != nil {
 			for _, e := range parts(err) {
 				r.Clash("AUTH_URI_ALLOW_LIST: %v", e)
@@ -128,9 +128,9 @@ func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 func (c *Config) keySettings(r *settings.Report) keys.Settings {
 	s := c.Keys
 	s.Issuer, s.AccessLife = c.JWT.Issuer, c.JWT.Life
-	s.Algorithm, _ = token.ParseAlgorithm(c.JWT.Algorithm) // the tag allows only valid names
+	s.Algorithm, _ = token.ParseAlgorithm(c.JWT.Algorithm) // the field's tag allows only valid names
 	if c.JWT.Secret != "" {
-		s.Secret, _ = token.NewSecret(c.JWT.KeyID, []byte(c.JWT.Secret)) // fails only when empty
+		s.Secret, _ = token.NewSecret(c.JWT.KeyID, []byte(c.JWT.Secret)) // fails only for an empty secret
 	}
 	if c.JWT.Keys != "" {
 		given, err := token.ParseKeys(c.JWT.Keys)
@@ -160,10 +160,10 @@ func (c *Config) keySettings(r *settings.Report) keys.Settings {
 	return s
 }
 
-// Root returns the root key, with the earlier root keys.
+// Root returns the root key together with the earlier root keys.
 func (c *Config) Root() *secret.Root { return secret.NewRoot(c.JWT.Root, c.previousRoots()...) }
 
-// StoreOptions returns the options with which the database is opened.
+// StoreOptions returns the options for opening the database.
 func (c *Config) StoreOptions(log *slog.Logger) store.Options {
 	return store.Options{URL: c.DB.URL, Settings: c.DB.Store, Log: log}
 }
@@ -190,8 +190,8 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 	return s
 }
 
-// parseRate reads a rate: "30", which means 30 an hour, or "30/10m". It drops the fraction of a number above 1; below, 0
-// might mean that there is no limit.
+// parseRate parses a rate: "30", which means 30 an hour, or "30/10m". It drops the fraction of a number above 1. It
+// keeps a fraction below 1, since 0 may mean that there is no limit.
 func parseRate(r *settings.Report, name, text string) flow.Rate {
 	number, per, given := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
@@ -206,7 +206,7 @@ func parseRate(r *settings.Report, name, text string) flow.Rate {
 	return rate
 }
 
-// parts returns the errors that were joined into err, or err itself.
+// parts returns the errors that are joined in err, or err itself.
 func parts(err error) []error {
 	if err == nil {
 		return nil
@@ -220,8 +220,8 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// keepUntilRestart copies the running values of settings that only a restart can change, and returns the names of those
-// that differed.
+// keepUntilRestart copies the values of settings that only a restart can change from running to c. It returns the names
+// of those that differed.
 func keepUntilRestart(running, c *Config) (names []string) {
 	var walk func(old, fresh reflect.Value)
 	walk = func(old, fresh reflect.Value) {

@@ -10,12 +10,12 @@ import (
 
 // mailerConfig has the settings of the texts of mails.
 type mailerConfig struct {
-	// Digits of a code, 6 to 10; anything else counts as 6.
+	// Digits of a code in a mail, 6 to 10; any other number counts as 6.
 	OTPLength int `env:"AUTH_MAILER_OTP_LENGTH" envDefault:"6"`
 	Paths     mail.Paths
-	// Subject of this kind of mail, a template; unset: the built-in one.
+	// Subject of this kind of mail, a template; unset: the built-in subject.
 	Subjects kindTexts `envPrefix:"AUTH_MAILER_SUBJECTS_"`
-	// URL of its body, a template; unset, or not to be had: the built-in one.
+	// URL of the template of this mail's body; unset, or if it cannot be fetched: the built-in body.
 	Templates kindTexts `envPrefix:"AUTH_MAILER_TEMPLATES_"`
 }
 
@@ -38,7 +38,7 @@ type kindTexts struct {
 	PasskeyDeleted   string `env:"PASSKEY_DELETED_NOTIFICATION"`
 }
 
-// byKind returns the texts that are set. The name of a kind is the variable of its field in lower case.
+// byKind returns the texts that are set. The name of a kind is the end of its variable's name, in lower case.
 func (k kindTexts) byKind() map[mail.Kind]string {
 	all := map[mail.Kind]string{}
 	for field, v := range reflect.ValueOf(k).Fields() {
@@ -56,13 +56,13 @@ func (k kindTexts) byKind() map[mail.Kind]string {
 // smtpConfig has the settings of the mail server.
 type smtpConfig struct {
 	Server mail.SMTPSettings
-	// required: STARTTLS or nothing; opportunistic: STARTTLS where offered; implicit: TLS from the first byte; none: in
-	// clear; auto: implicit on port 465, else opportunistic.
+	// required: STARTTLS, or no mail is sent; opportunistic: STARTTLS if the server offers it; implicit: TLS from the
+	// first byte; none: no TLS; auto: implicit on port 465, otherwise opportunistic.
 	TLS string `env:"AUTH_SMTP_TLS" envDefault:"auto" oneof:"auto opportunistic required implicit none" fold:"true"`
 	// Name shown next to the address; unset: the address.
 	SenderName string `env:"AUTH_SMTP_SENDER_NAME"`
-	// Pause between two mails of a kind to one address; unset: 900s for sign-up confirmations, 60s for the others.
+	// Pause between two mails of the same kind to one address; unset: 900s for sign-up confirmations, 60s for others.
 	MaxFrequency time.Duration `env:"AUTH_SMTP_MAX_FREQUENCY" min:"0s"`
-	// Further headers: a JSON object of names and lists of values; `$messageType` stands for the kind.
+	// Further headers of mails: a JSON object of names and lists of values; `$messageType` stands for the kind of mail.
 	Headers string `env:"AUTH_SMTP_HEADERS"`
 }

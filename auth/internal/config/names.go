@@ -11,7 +11,8 @@ import (
 const notHIBP = "PASSWORD_HIBP_ENABLED asked a service with 900 million leaked passwords; here " +
 	"AUTH_PASSWORD_COMMON_REFUSED refuses the 10,000 most common ones"
 
-// settingNames tells package settings about our variables: old names, prefixes, and names that belong to no field.
+// settingNames describes the names of this daemon's variables to package settings: old names, prefixes, and names that
+// belong to no field.
 var settingNames = settings.Options{
 	// Names that differ by more than the prefix come first.
 	Aliases: []settings.Alias{
@@ -24,7 +25,7 @@ var settingNames = settings.Options{
 		{Old: "AUTH_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED", Note: notHIBP},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_HOST", New: "OTEL_EXPORTER_PULL_HOST"},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_PORT", New: "OTEL_EXPORTER_PULL_PORT"},
-		// The second provider of each pair has the mode that is our default.
+		// The second provider of each pair has the mode that is the default here.
 		{Old: "GOTRUE_EXTERNAL_LINKEDIN_OIDC_*", New: "AUTH_EXTERNAL_LINKEDIN_"},
 		{Old: "GOTRUE_EXTERNAL_SLACK_OIDC_*", New: "AUTH_EXTERNAL_SLACK_"},
 		{Old: "AUTH_EXTERNAL_LINKEDIN_OIDC_*", New: "AUTH_EXTERNAL_LINKEDIN_"},
@@ -44,7 +45,7 @@ func namesWithoutEffect() []string {
 	return slices.Concat(ignoredNames, unsupportedProviderNames())
 }
 
-// schemaNames are variables for the schema of the replaced service. Only auth takeover reads them.
+// schemaNames are variables that name the schema of supabase/auth. Only the command "auth takeover" reads them.
 var schemaNames = []string{"DB_NAMESPACE", "GOTRUE_DB_NAMESPACE", "GOTRUE_DB_DB_NAMESPACE"}
 
 // takeSchema removes schemaNames from the environment and returns those that were set, as NAME=value.
@@ -60,7 +61,7 @@ func takeSchema(environ []string) (rest, found []string) {
 	return rest, found
 }
 
-// schemasDiffer reports whether the variables have different values.
+// schemasDiffer reports whether the variables name different schemas.
 func schemasDiffer(found []string) bool {
 	return slices.ContainsFunc(found, func(e string) bool {
 		_, first, _ := strings.Cut(found[0], "=")
@@ -69,7 +70,8 @@ func schemasDiffer(found []string) bool {
 	})
 }
 
-// reportSchema says what the variables mean here: they are an error if they name different schemas.
+// reportSchema adds a warning that only "auth takeover" uses these variables. If they name different schemas, it adds
+// an error.
 func reportSchema(r *settings.Report, found []string) {
 	differ, others := schemasDiffer(found), ""
 	for i, e := range found {
@@ -87,8 +89,8 @@ func reportSchema(r *settings.Report, found []string) {
 	}
 }
 
-// ignoredNames are settings of the replaced service that are ignored, since what they configured works differently
-// here, or does not exist. A name may end in *.
+// ignoredNames are settings of supabase/auth that are ignored, because what they configured works differently in this
+// daemon or does not exist. A name may end in *.
 var ignoredNames = []string{
 	"AUTH_API_ENDPOINT", "AUTH_OPERATOR_TOKEN", "AUTH_MULTI_INSTANCE_MODE", "AUTH_DB_AUTOMIGRATE",
 	"AUTH_DB_MIGRATIONS_PATH",
@@ -112,7 +114,7 @@ var ignoredNames = []string{
 	"AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
 }
 
-// checkIgnored warns of settings that are ignored.
+// checkIgnored warns of settings that are set but ignored.
 func (c *Config) checkIgnored(r *settings.Report) {
 	var ignored []string
 	for _, name := range r.Names() {

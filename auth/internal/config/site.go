@@ -21,8 +21,9 @@ type siteConfig struct {
 	Name string `env:"AUTH_SITE_NAME" table:"General"`
 	// Logo in mails and on pages: an https URL of a PNG, JPEG or GIF, shown 40 pixels high.
 	LogoURL string `env:"AUTH_SITE_LOGO_URL" table:"General"`
-	// Colour of buttons in mails and on pages, #rgb or #rrggbb; in .env in quotes. Their text is white or black,
-	// whichever has more contrast. In mails a colour of six digits ends in `a`, so that no program takes it for the code.
+	// Colour of buttons in mails and on pages, #rgb or #rrggbb; needs quotes in .env. Their text is white or black,
+	// whichever has more contrast. In mails a colour of six digits ends in `a`, so that no program takes it for the
+	// code.
 	Color string `env:"AUTH_SITE_COLOR" envDefault:"#1d4ed8" table:"General"`
 	// E-mail address or https URL that mails and pages name for help.
 	Support string `env:"AUTH_SITE_SUPPORT" table:"General"`
@@ -34,7 +35,7 @@ var color = regexp.MustCompile(`^#([0-9A-Fa-f]{3}|[0-9A-Fa-f]{6})$`)
 
 const mostSiteName = 32
 
-// siteSettings checks the settings of the site and returns them for mails.
+// siteSettings checks the settings of the site, and returns what mails show of it.
 func (c *Config) siteSettings(r *settings.Report) mail.Site {
 	s := &c.Site
 	if utf8.RuneCountInString(s.Name) > mostSiteName || strings.ContainsFunc(s.Name, notShown) {
@@ -54,7 +55,7 @@ func (c *Config) siteSettings(r *settings.Report) mail.Site {
 	return mail.Site{Name: cmp.Or(s.Name, c.siteHost()), LogoURL: s.LogoURL, Color: s.Color, Support: s.Support}
 }
 
-// siteHost returns the host, and port, of SITE_URL.
+// siteHost returns the host, with the port if there is one, of SITE_URL.
 func (c *Config) siteHost() string {
 	if u, err := url.Parse(c.General.SiteURL); err == nil && u.Host != "" {
 		return u.Host
@@ -62,7 +63,7 @@ func (c *Config) siteHost() string {
 	return c.General.SiteURL
 }
 
-// publicURL reports whether a text is a URL that may stand in mails.
+// publicURL reports whether text is a URL that may appear in mails.
 func publicURL(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.Host != "" && u.User == nil && !strings.ContainsFunc(text, notShown) &&
@@ -71,7 +72,7 @@ func publicURL(text string) bool {
 
 func notShown(c rune) bool { return c < ' ' || c == 0x7f || c == '\u2028' || c == '\u2029' }
 
-// templateFolder reads AUTH_MAILER_TEMPLATE_DIR; nil if it is not set.
+// templateFolder reads the templates in AUTH_MAILER_TEMPLATE_DIR; nil if it is not set.
 func (c *Config) templateFolder(r *settings.Report) *mail.Folder {
 	if c.Mail.Dir == "" {
 		return nil
@@ -87,7 +88,7 @@ func (c *Config) templateFolder(r *settings.Report) *mail.Folder {
 	return f
 }
 
-// warnTemplates warns of templates that no mail uses, and of paths that are not templates.
+// warnTemplates warns of template files that no mail uses, and of template settings that look like local files.
 func (l *Live) warnTemplates(r *settings.Report) {
 	if l.Mail.Folder != nil && l.Mail.Languages != nil {
 		for _, w := range l.Mail.Folder.Check(&l.Mail) {
@@ -99,7 +100,7 @@ func (l *Live) warnTemplates(r *settings.Report) {
 	}
 }
 
-// languages returns the languages of mails and SMS, with the operator's own strings.
+// languages returns the languages of mails and SMS, together with the operator's own texts.
 func (c *Config) languages(r *settings.Report, f *mail.Folder) *locale.Catalog {
 	var own map[string]locale.Strings
 	if f != nil {

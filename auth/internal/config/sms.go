@@ -12,17 +12,17 @@ import (
 
 // smsConfig has the settings of SMS.
 type smsConfig struct {
-	// Digits of the code, 6 to 10; anything else counts as 6.
+	// Digits of a code in an SMS, 6 to 10; any other number counts as 6.
 	OTPLength int `env:"AUTH_SMS_OTP_LENGTH" envDefault:"6"`
 	// Text of an SMS in every language: a template with `.Code`. Unset: "Your code is …" in the user's language.
 	Template string `env:"AUTH_SMS_TEMPLATE"`
 	// Numbers that get no SMS and have a fixed code: `number:code,…`, each number once.
 	TestOTP map[string]string `env:"AUTH_SMS_TEST_OTP" secret:"true"`
-	// Time until which these work (RFC 3339); unset: for ever, with a warning.
+	// Time until which the fixed codes work (RFC 3339); unset: for ever, with a warning.
 	TestOTPUntil string `env:"AUTH_SMS_TEST_OTP_VALID_UNTIL"`
 }
 
-// smsSettings returns the settings of the gateway, which the dev mailbox replaces.
+// smsSettings returns the settings of the SMS gateway. With the dev mailbox, there is no gateway.
 func (c *Config) smsSettings() sms.Settings {
 	s := c.Gateways
 	s.Timeout = c.Providers.Timeout
@@ -32,7 +32,7 @@ func (c *Config) smsSettings() sms.Settings {
 	return s
 }
 
-// texted reports whether anything sends SMS.
+// texted reports whether SMS can be sent: by a gateway, by a hook, or to the dev mailbox.
 func (c *Config) texted() bool {
 	s := c.smsSettings()
 	return c.Dev.Mailbox || c.Hooks.SendSMS.Enabled || s.Provider != "" && len(s.Missing()) == 0
@@ -77,7 +77,7 @@ func (c *Config) phoneSettings(r *settings.Report) flow.PhoneSettings {
 		normal, err := address.Phone(number)
 		if err != nil || code == "" || strings.Trim(code, "0123456789") != "" || p.TestCodes[normal] != "" {
 			r.Wrong("AUTH_SMS_TEST_OTP", "wants number:code, each number once, with its country code, the code in digits")
-			break // settings of other gateways are ignored
+			break // one error about this setting is enough
 		}
 		p.TestCodes[normal] = code
 	}

@@ -10,19 +10,19 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// takeoverConfig has the settings that only auth takeover reads.
+// takeoverConfig has the settings that only the command "auth takeover" reads.
 type takeoverConfig struct {
-	// Connection string of the database that auth takeover reads, where that or its role is another
-	// one; unset: DATABASE_URL.
+	// Connection string of the database from which auth takeover reads, if the database or the role differs; unset:
+	// DATABASE_URL.
 	SourceURL string `env:"AUTH_TAKEOVER_SOURCE_URL" secret:"url" restart:"true"`
-	// Keys of the columns that the replaced service has encrypted, as `ID:KEY,ID:KEY`; only auth takeover reads them.
+	// Keys of the columns that supabase/auth has encrypted, as `ID:KEY,ID:KEY`; only auth takeover reads them.
 	DecryptionKeys string `env:"AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS" secret:"true" restart:"true"`
 }
 
-// formerLinkLife is how long a mailed link of the replaced service lives by default.
+// formerLinkLife is how long links in mails of supabase/auth are valid by default.
 const formerLinkLife = 24 * time.Hour
 
-// TakeoverSettings returns the settings on which the rows of a takeover depend; r is the report of Load.
+// TakeoverSettings returns the settings on which the rows of a takeover depend. r is the report of Load.
 func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings, error) {
 	s := takeover.Settings{
 		Audience: l.Accounts.Audience, Role: l.Accounts.Role, AdminRoles: l.Accounts.AdminRoles,
@@ -33,7 +33,7 @@ func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings
 		RelyingParty: l.Accounts.WebAuthn.RPID != "", SecurityKeys: l.Accounts.Factors.WebAuthn.Verify,
 	}
 	const otp = "AUTH_MAILER_OTP_EXP"
-	if r.IsSet(otp) && r.Spelled(otp) != otp { // the former name has the former service's value
+	if r.IsSet(otp) && r.Spelled(otp) != otp { // under its old name, the setting has the value that supabase/auth used
 		s.LinkLife = c.Accounts.Email.OTPLife
 	}
 	for _, name := range provider.Names() {
@@ -47,15 +47,14 @@ func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings
 	return s, err
 }
 
-// checkTakeover parses the keys, so that an error is reported together with all others.
+// checkTakeover parses the decryption keys, so that an error is reported together with all others.
 func (c *Config) checkTakeover(r *settings.Report) {
 	if _, err := former.ParseKeys(c.Takeover.DecryptionKeys); err != nil {
 		r.Wrong("AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS", "%v", err)
 	}
 }
 
-// FormerSchema returns the schema of the replaced service according to its own settings: the default of auth takeover
-// -from.
+// FormerSchema returns the schema that the settings of supabase/auth name. It is the default of "auth takeover -from".
 func FormerSchema(environ []string, file string) string {
 	all, err := withFile(environ, file)
 	if err != nil {

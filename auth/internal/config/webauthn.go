@@ -19,7 +19,8 @@ var (
 
 const mostRPName = 64
 
-// checkWebAuthn checks the settings of the relying party. While no feature needs them, errors are reported as warnings.
+// checkWebAuthn checks the settings of the relying party. If no feature that is on needs them, it reports errors as
+// warnings.
 func (c *Config) checkWebAuthn(r *settings.Report) {
 	rp, p, on := &c.Accounts.WebAuthn, &c.Accounts.Passkeys, c.needRelyingParty()
 	wrong := func(name, format string, args ...any) { r.Wrong(name, "%s", fmt.Sprintf(format, args...)) }
@@ -51,7 +52,7 @@ func (c *Config) checkWebAuthn(r *settings.Report) {
 	}
 }
 
-// needRelyingParty returns the name of a switch that is on and needs the relying party; "" if there is none.
+// needRelyingParty returns the name of a setting that is on and needs the relying party; "" if there is none.
 func (c *Config) needRelyingParty() string {
 	switch {
 	case c.Accounts.Passkeys.Enabled:
@@ -64,14 +65,14 @@ func (c *Config) needRelyingParty() string {
 	return ""
 }
 
-// isRelyingParty reports whether a text is a host name that browsers accept as the id of a relying party.
+// isRelyingParty reports whether id is a host name that browsers accept as the ID of a relying party.
 func isRelyingParty(id string) bool {
 	_, err := netip.ParseAddr(id)
 	return err != nil && len(id) <= 253 && relyingParty.MatchString(id)
 }
 
 // originFault returns what is wrong with an origin of the relying party; "" if it is valid. Origins are compared byte
-// for byte with the browser's, so each has only one valid spelling. An empty id is not compared.
+// for byte with the browser's, so each has only one valid spelling. If id is "", the origin is not compared with it.
 func originFault(origin, id string) string {
 	if androidOrigin.MatchString(origin) {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"gatehouse/shared/buildinfo"
 )
 
-// newProviders makes the set of external providers for the settings of the flows.
+// newProviders makes the provider.Set for the settings in l, and sets it in the settings of the flows.
 func (d *daemon) newProviders(l *config.Live) (*provider.Set, error) {
 	l.External.Log, l.External.Watch, l.External.Now = d.log.Logger, d.watch(), d.clock.Now
 	set, err := provider.New(l.External)
@@ -26,7 +26,8 @@ func (d *daemon) newProviders(l *config.Live) (*provider.Set, error) {
 	return set, nil
 }
 
-// useProviders puts a set in force. The previous set needs no closing.
+// useProviders replaces the current provider.Set, and closes the idle connections of the previous one. It logs
+// providers whose base URL the operator has replaced.
 func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
 	for _, line := range s.Overrides() {
 		d.log.Info("an external provider is somewhere else than usual", "provider", line)
@@ -36,8 +37,8 @@ func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
 	}
 }
 
-// watchCaptcha has traces and metrics observe the captcha verifier, and logs its endpoint if that is not the provider's
-// own.
+// watchCaptcha connects the captcha verifier to traces and metrics. It logs the verifier's endpoint if that is not the
+// captcha provider's own.
 func (d *daemon) watchCaptcha(l *config.Live) {
 	v := l.API.Captcha
 	if v == nil {
@@ -97,8 +98,8 @@ func (d *daemon) checkKeys(context.Context) error {
 	return nil
 }
 
-// checkOutbox returns an error if no process seems to send: a failed message is due again later, so a message that
-// stays due was not tried.
+// checkOutbox returns an error if no process seems to send messages: after a failure, a message becomes due again
+// later, so a message that stays due for long was never tried.
 func (d *daemon) checkOutbox(ctx context.Context) error {
 	most := d.config.Load().API.OutboxAge
 	if most == 0 {

@@ -10,7 +10,7 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
-// openConsole serves the admin console and returns its URL, "" without one.
+// openConsole serves the admin console and returns its URL; "" if there is no console.
 func (d *daemon) openConsole(ctx context.Context, wg *sync.WaitGroup, failed chan<- error) (string, error) {
 	c := d.config.Load().Console
 	if c.Addr == "" {

@@ -45,7 +45,7 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 	return err
 }
 
-// StartClock returns the database's clock, read once.
+// StartClock returns PostgreSQL's clock, which it has read once.
 func StartClock(ctx context.Context, db *store.DB, log *slog.Logger) (*clock.Clock, error) {
 	at, err := db.Time(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func StartClock(ctx context.Context, db *store.DB, log *slog.Logger) (*clock.Clo
 // DatabaseTimeout is how long a start waits for an unreachable database, which may be starting at the same time.
 const DatabaseTimeout = 30 * time.Second
 
-// OpenStore connects, and tries again while the database is unreachable.
+// OpenStore connects to the database. While the database is unreachable, it tries again for at most patience.
 func OpenStore(ctx context.Context, o store.Options, patience time.Duration) (*store.DB, error) {
 	deadline := time.Now().Add(patience)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
@@ -81,7 +81,7 @@ func OpenStore(ctx context.Context, o store.Options, patience time.Duration) (*s
 	}
 }
 
-// CheckMigrated returns an error if this program needs a newer schema.
+// CheckMigrated returns an error if the database lacks migrations that this program needs.
 func CheckMigrated(ctx context.Context, db *store.DB) error {
 	n, err := db.Pending(ctx)
 	if err == nil && n > 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // CheckSchema refuses a schema that belongs to another program, and a schema whose new tables other roles could read or
-// write. It reads only the catalogue, before any statement on our tables.
+// write. It reads only PostgreSQL's catalogue, and runs before any statement that uses this daemon's tables.
 func CheckSchema(ctx context.Context, db *store.DB) error {
 	f, err := db.ForeignTables(ctx)
 	switch {

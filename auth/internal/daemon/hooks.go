@@ -18,8 +18,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// makeHooks puts the hooks in force and into the settings of the flows. Calls under way keep the hooks that they began
-// with.
+// makeHooks replaces the current hooks, and sets them in the settings of the flows. Requests that are being handled
+// keep the hooks with which they began.
 func (d *daemon) makeHooks(l *config.Live) {
 	set := hook.NewSet(hook.Options{Functions: d.callFunction, Now: d.clock.Now, Watch: d.watch(),
 		Inject: d.inject()}, l.Hooks)
@@ -42,7 +42,7 @@ func (d *daemon) callFunction(ctx context.Context, schema, function string, in [
 
 type attemptFunc = func(context.Context, flow.FactorAttempt) (flow.Verdict, error)
 
-// flowHooks returns the functions by which flows call the hooks; nil for hooks that are off.
+// flowHooks returns the functions by which flows call the hooks. The function of a hook that is off is nil.
 func flowHooks(set *hook.Set) (h flow.Hooks, factor attemptFunc) {
 	if set.On(hook.BeforeUserCreated) {
 		h.BeforeCreate = func(ctx context.Context, ip string, u store.User) error {
@@ -81,7 +81,7 @@ func flowHooks(set *hook.Set) (h flow.Hooks, factor attemptFunc) {
 	return h, factor
 }
 
-// sendNow returns the functions for channels whose hook is called before the answer.
+// sendNow returns, by channel, the functions that call a sending hook before the request is answered.
 func (d *daemon) sendNow(set *hook.Set) map[string]func(context.Context, uuid.UUID) error {
 	all := map[string]func(context.Context, uuid.UUID) error{}
 	for channel, p := range map[string]hook.Point{mail.ChannelEmail: hook.SendEmail, mail.ChannelSMS: hook.SendSMS} {
@@ -94,7 +94,7 @@ func (d *daemon) sendNow(set *hook.Set) map[string]func(context.Context, uuid.UU
 
 func userJSON(u *store.User) json.RawMessage { return httpapi.AppendUser(make([]byte, 0, 1024), u) }
 
-// refusalOf converts a hook's error to a Refusal.
+// refusalOf converts an error of a hook to a Refusal.
 func refusalOf(err error) error {
 	e, ok := errors.AsType[*hook.Error](err)
 	if !ok {
@@ -104,13 +104,13 @@ func refusalOf(err error) error {
 		ByHook: e.Refused}
 }
 
-// hookSender calls a hook instead of another sender, while the hook is on.
+// hookSender is an outbox.Sender that calls a hook while the hook is on, and otherwise sends by another Sender.
 type hookSender struct {
 	d     *daemon
 	point hook.Point
-	// input returns the hook's input for a message, without the member user, which Send adds, and the client's address.
+	// input returns the input of the hook for a message, and the client's address. Send adds the member user.
 	input     func(m outbox.Item, u *store.User) (in map[string]any, ip string, err error)
-	otherwise outbox.Sender // nil: messages wait while the hook is off
+	otherwise outbox.Sender // nil: while the hook is off, messages wait
 }
 
 // Ready implements outbox.Resting.
@@ -122,7 +122,7 @@ func (s hookSender) Ready() bool {
 	return s.otherwise != nil && (!ok || resting.Ready())
 }
 
-// Send implements outbox.Sender. If the hook itself answers with a status of 400 to 499, the failure is final.
+// Send implements outbox.Sender. If the hook answers with a status of 400 to 499, the failure is final.
 func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
 	set := s.d.hooks.Load()
 	switch {

@@ -16,8 +16,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// TryHook calls the function at a point with a sample for a user who does not exist, and rolls back. The error is an
-// ErrHookRights if the function lacks a right.
+// TryHook calls the PostgreSQL function of a hook with a sample for a user who does not exist, and rolls back. The
+// error is an ErrHookRights if the function lacks a right.
 func TryHook(ctx context.Context, db *store.DB, c *config.Config, l *config.Live, p hook.Point) error {
 	var schema, function string
 	var failed error
@@ -43,10 +43,10 @@ func TryHook(ctx context.Context, db *store.DB, c *config.Config, l *config.Live
 	return failed
 }
 
-// ErrHookRights: the function of a hook, or the role that it runs as, lacks a right.
+// ErrHookRights means that the function of a hook, or the role that it runs as, lacks a right.
 var ErrHookRights = errors.New("the function lacks a right")
 
-// callSample calls the hook with a sample, as the flow or the outbox would.
+// callSample calls a hook with a sample, as the flow or the outbox would call it.
 func callSample(ctx context.Context, set *hook.Set, c *config.Config, l *config.Live, p hook.Point) error {
 	const ip = "192.0.2.1"
 	now := time.Now()

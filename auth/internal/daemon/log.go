@@ -10,15 +10,15 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// Logger is the daemon's log: its level and its file can change while it is used.
+// Logger is the daemon's log. Its level and its file can change while it is in use.
 type Logger struct {
 	*slog.Logger
 	level slog.LevelVar
 	out   logOut
 }
 
-// NewLogger returns a logger that writes to stderr, or appends to the file. If the file cannot be opened, it logs that
-// to stderr and continues there: a full disk must not prevent sign-ins.
+// NewLogger returns a Logger that writes to stderr, or appends to the file that c names. If the file cannot be opened,
+// the Logger reports that on stderr and writes there: a full disk must not prevent sign-ins.
 func NewLogger(stderr io.Writer, c config.Log) *Logger {
 	l := &Logger{out: logOut{path: c.File, w: stderr, stderr: stderr}}
 	l.level.Set(logging.Level(c.Level))
@@ -32,14 +32,14 @@ func NewLogger(stderr io.Writer, c config.Log) *Logger {
 	return l
 }
 
-// reopen opens the file again, which may have been renamed.
+// reopen opens the file again, since the file may have been renamed.
 func (l *Logger) reopen() {
 	if err := l.out.reopen(); err != nil {
 		l.Error("AUTH_LOG_FILE cannot be opened; the log goes to standard error", "error", err)
 	}
 }
 
-// cleanAttr is logging.CleanAttr, and also writes times in UTC and levels in lower case.
+// cleanAttr does what logging.CleanAttr does. It also writes times in UTC and levels in lower case.
 func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch a.Key {
@@ -54,12 +54,12 @@ func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 	return logging.CleanAttr(a)
 }
 
-// logOut is the output of the log. Its file stays open until the process ends.
+// logOut is the output of the log. A file stays open until the process ends.
 type logOut struct {
 	mu        sync.Mutex
 	path      string // "": stderr
 	w, stderr io.Writer
-	torn      bool // w has the beginning of a line
+	torn      bool // w ends with an incomplete line
 }
 
 func (o *logOut) reopen() error {
@@ -81,7 +81,8 @@ func (o *logOut) reopen() error {
 	return nil
 }
 
-// Write implements io.Writer. A line that the file cannot take, as on a full disk, goes to standard error.
+// Write implements io.Writer. A line that cannot be written to the file, for example because the disk is full, goes to
+// standard error.
 func (o *logOut) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

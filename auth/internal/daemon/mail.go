@@ -16,7 +16,7 @@ import (
 	"gatehouse/auth/internal/sms"
 )
 
-// smtpInForce is the mail server by the present settings.
+// smtpInForce sends mails to the mail server that the current settings name.
 type smtpInForce struct{ p atomic.Pointer[mail.SMTP] }
 
 // Send implements mail.Sender.
@@ -27,7 +27,7 @@ func (s *smtpInForce) Send(ctx context.Context, m mail.Message) error {
 	return errors.New("no SMTP server is configured")
 }
 
-// smsInForce is the SMS gateway by the present settings; while there is none, SMS wait.
+// smsInForce sends SMS by the gateway that the current settings name. While there is no gateway, SMS wait.
 type smsInForce struct{ p atomic.Pointer[sms.Gateway] }
 
 // Ready implements outbox.Resting.
@@ -41,7 +41,7 @@ func (s *smsInForce) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) err
 	return errors.New("no SMS gateway is configured")
 }
 
-// makeMail makes the renderer and the senders of messages, and the outbox.
+// makeMail makes the renderer of mails, the senders of messages, and the outbox.
 func (d *daemon) makeMail(l config.Live) {
 	d.renderer = mail.NewRenderer(mail.RendererOptions{Now: d.clock.Now, Log: d.log.Logger, Watch: d.watch()})
 	d.renderer.Apply(l.Mail)
@@ -63,7 +63,7 @@ func (d *daemon) makeMail(l config.Live) {
 		Log: d.log.Logger})
 }
 
-// channels returns the channels that this process sends.
+// channels returns the channels of the messages that this process sends.
 func (d *daemon) channels() []string {
 	all, h := []string{mail.ChannelEmail}, d.hooks.Load()
 	if d.box != nil || d.sms.Ready() || h.On(hook.SendSMS) {
@@ -75,7 +75,7 @@ func (d *daemon) channels() []string {
 	return all
 }
 
-// makeGateway puts an SMS gateway in force. The previous gateway finishes the calls that it has begun.
+// makeGateway replaces the SMS gateway. The previous gateway finishes the calls that it has begun.
 func (d *daemon) makeGateway(s sms.Settings) {
 	s.Log, s.Watch = d.log.Logger, d.watch()
 	g := sms.New(s)
@@ -87,7 +87,7 @@ func (d *daemon) makeGateway(s sms.Settings) {
 	}
 }
 
-// watchedSMTP is the mail server, with each mail watched as a call.
+// watchedSMTP is a mail.Sender that reports each mail as an outgoing call to traces and metrics.
 type watchedSMTP struct {
 	to    mail.Sender
 	watch outbound.Watch

@@ -7,8 +7,8 @@ import (
 	"gatehouse/shared/memlimit"
 )
 
-// HashMemory returns a warning if the workers together may take more than half of the memory that the process may use,
-// else "".
+// HashMemory returns a warning if all workers together may take more than half of the memory that the process may use;
+// "" otherwise.
 func HashMemory(p password.Params, workers int) string {
 	return hashMemory(p, workers, memlimit.Limit())
 }

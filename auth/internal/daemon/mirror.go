@@ -6,18 +6,19 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// The results of checkMirror, which the metric auth.mirror.current shows.
+// The results of checkMirror, as the metric auth.mirror.current reports them.
 const (
 	mirrorNone = iota
 	mirrorBroken
 	mirrorCurrent
 )
 
-// checkMirror logs what is wrong with the mirror of a former schema, if one is installed.
+// checkMirror checks the mirror, the triggers that keep the former service's tables current, and logs what is wrong
+// with it, if a mirror is installed.
 func (d *daemon) checkMirror(ctx context.Context) {
 	m, err := d.db.Mirror(ctx)
 	switch {
-	case err != nil: // wait for the next check
+	case err != nil: // the next check may succeed
 	case !m.Installed:
 		d.mirrored.Store(mirrorNone)
 	case m.Enabled < m.Triggers:

@@ -7,8 +7,8 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// reload reads the settings file and the NAME_FILE files again (the environment of a process cannot change) and puts in
-// force the settings that can change while the daemon runs. If there is an error, nothing changes.
+// reload reads the settings file and the files of NAME_FILE variables again; the environment of a process cannot
+// change. It applies the settings that can change while the daemon runs. If there is an error, nothing changes.
 func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.reopen()
 	d.manager.Reloading()
@@ -31,8 +31,8 @@ func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.Info("SIGHUP: read the settings again")
 }
 
-// apply puts settings in force. Everything that can fail is made first, and changes nothing; then it is swapped in. The
-// keys are made last, since the first key of a database is written to it.
+// apply replaces the current settings. It first makes everything that can fail, which changes nothing, and then swaps
+// it in. The keys come last, since the first key of a database is written to the database.
 func (d *daemon) apply(ctx context.Context, c *config.Config, l config.Live) error {
 	if err := l.API.Check(&l.Accounts); err != nil {
 		return err

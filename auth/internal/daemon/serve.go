@@ -1,5 +1,5 @@
-// Package daemon runs the service: it opens the database, wires the other packages, serves, reloads settings at a
-// SIGHUP, and drains.
+// Package daemon runs the service: it opens the database, connects the other packages, serves requests, reloads
+// settings on a SIGHUP, and shuts down.
 package daemon
 
 import (
@@ -36,14 +36,14 @@ import (
 	"gatehouse/shared/sdnotify"
 )
 
-// daemon has what the steps of Serve share.
+// daemon holds what the steps of Serve share.
 type daemon struct {
 	log       *Logger
 	config    atomic.Pointer[config.Config] // replaced as a whole by a SIGHUP
 	root      *secret.Root
 	db        *store.DB
 	clock     *clock.Clock
-	manager   *sdnotify.Notifier // nil: no service manager waits for the daemon's state
+	manager   *sdnotify.Notifier // nil if no service manager is notified of the daemon's state
 	keeper    *keys.Keeper
 	passwords *password.Workers
 	renderer  *mail.Renderer
@@ -62,29 +62,30 @@ type daemon struct {
 	migrated  atomic.Bool
 }
 
-// Options are the input of Serve.
+// Options are the parameters of Serve.
 type Options struct {
 	Config   *config.Config
 	Live     config.Live
-	Warnings []string // about the settings; they are logged
-	// Environ and File are the sources of the settings; at each value from Hangup they are read again.
+	Warnings []string // warnings about the settings, to be logged
+	// Environ and File are the sources of the settings. They are read again for each value from Hangup.
 	Environ []string
 	File    string
 	Hangup  <-chan os.Signal
 	Stderr  io.Writer
-	// SkipMigrations refuses a database that lacks migrations, instead of applying them.
+	// SkipMigrations means that Serve does not apply migrations. It refuses a database that lacks some.
 	SkipMigrations bool
-	// Hashing makes the command that starts a process for hashing passwords.
+	// Hashing returns the command that starts a process for hashing passwords.
 	Hashing func() *exec.Cmd
 }
 
-// Serve runs the daemon: it goes from the settings to an open listener, waits, and undoes its steps in reverse order.
-// Ending ctx stops it in any phase; a clean shutdown returns nil.
+// Serve runs the daemon. It opens everything that the settings require, last the listener, waits for the end of ctx,
+// and then undoes its steps in reverse order. When ctx ends, Serve stops in any phase; after a clean shutdown it
+// returns nil.
 func Serve(ctx context.Context, o Options) (err error) {
 	c, l := o.Config, o.Live
 	d := &daemon{log: NewLogger(o.Stderr, c.Log), root: c.Root(), manager: sdnotify.New(o.Environ)}
 	defer func() {
-		if err != nil && c.Log.File != "" { // without a file, standard error has the error anyway
+		if err != nil && c.Log.File != "" { // without a file, the caller shows the error on standard error
 			d.log.Error("the daemon ends", "error", err)
 		}
 	}()
@@ -136,7 +137,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	defer d.stopTelemetry()
 	d.showMetrics(ctx)
 
-	// Requests in flight still need the background work, which therefore ends after them.
+	// Requests in flight still need the background work, so it ends after them.
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -151,7 +152,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return stopped(ctx, err)
 	}
-	server, address, err := d.openAPI(ctx, &wg, failed) // last: only drain ends it
+	server, address, err := d.openAPI(ctx, &wg, failed) // the last step, since only drain closes the listener
 	if err != nil {
 		return stopped(ctx, err)
 	}
@@ -171,7 +172,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// runBackground starts the background work that runs until ctx ends.
+// runBackground starts the background work, which runs until ctx ends.
 func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o Options) {
 	wg.Go(func() { d.outbox.Run(ctx) })
 	wg.Go(func() { d.keeper.Run(ctx) })
@@ -189,7 +190,7 @@ func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o Option
 	})
 }
 
-// state returns the status that a service manager shows.
+// state returns the status that a service manager shows to operators.
 func (d *daemon) state() string {
 	if d.keeper.Failing() {
 		return "serving, database unavailable"
@@ -197,7 +198,7 @@ func (d *daemon) state() string {
 	return "serving, database up"
 }
 
-// alive returns an error if the daemon does not answer at its own listener.
+// alive returns an error if the daemon does not answer on its own listener.
 func alive(ctx context.Context, address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -206,7 +207,7 @@ func alive(ctx context.Context, address string) error {
 	return httpx.Health(ctx, httpx.HealthURL(host, port, "/livez"), host)
 }
 
-// stopped returns err, or nil if the daemon was asked to stop, which then caused the failure of its start.
+// stopped returns nil if the daemon was stopped, since that made its start fail. Otherwise it returns err.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -214,7 +215,7 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// openAPI opens the port and serves the API on it.
+// openAPI opens the listener of the API and serves on it.
 func (d *daemon) openAPI(ctx context.Context, wg *sync.WaitGroup, failed chan<- error) (*http.Server, string, error) {
 	c := d.config.Load()
 	listener, err := httpx.Listen(ctx, "tcp", hostPort(c.API.Host, c.API.Port))
@@ -230,7 +231,7 @@ func (d *daemon) openAPI(ctx context.Context, wg *sync.WaitGroup, failed chan<- 
 	return server, listener.Addr().String(), nil
 }
 
-// openMailbox serves the dev mailbox and returns its address, "" without one.
+// openMailbox serves the dev mailbox and returns its address; "" if there is no mailbox.
 func (d *daemon) openMailbox(ctx context.Context, wg *sync.WaitGroup, failed chan<- error) (string, error) {
 	if d.box == nil {
 		return "", nil
@@ -247,7 +248,7 @@ func (d *daemon) openMailbox(ctx context.Context, wg *sync.WaitGroup, failed cha
 	return l.Addr().String(), nil
 }
 
-// timeouts returns the time limits of a connection. The time to write includes the time that a request may take.
+// timeouts returns the time limits of a connection. The limit for writing includes the time that a request may take.
 func timeouts(request time.Duration) httpx.Timeouts {
 	t := httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second,
 		Write: max(time.Minute, request+30*time.Second),
@@ -260,9 +261,9 @@ func timeouts(request time.Duration) httpx.Timeouts {
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// drain stops taking work in the sequence that balancers need: unready first, then a pause for them to notice, then no
-// new connections and a bounded wait for the requests in flight. The outbox releases unsent messages when the
-// background work ends.
+// drain shuts down in the order that load balancers need. The daemon first becomes unready, then waits for them to
+// notice, then accepts no new connections and waits, for a bounded time, for requests in flight. The outbox releases
+// unsent messages when the background work ends.
 func (d *daemon) drain(server *http.Server) {
 	began, c := time.Now(), d.config.Load().API
 	d.manager.Stopping()

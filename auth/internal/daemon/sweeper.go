@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// sweepBatch is how many rows of a kind one transaction removes.
+	// sweepBatch is how many rows of one kind are removed in one transaction.
 	sweepBatch = 500
-	// sweepPause is the pause between two transactions, so that a backlog takes only a share of the database.
+	// sweepPause is the pause between two transactions, so that a backlog takes only a share of the database's time.
 	sweepPause = 50 * time.Millisecond
 
 	day = 24 * time.Hour
-	// messagesKept is how long auth mail list shows the outcome of a message.
+	// messagesKept is how long the command "auth mail list" shows the outcome of a message.
 	messagesKept = 7 * day
 )
 
-// sweep removes what has expired until ctx ends. Its pauses are of random length, so that replicas do not all sweep at
-// the same time.
+// sweep removes rows that have expired, until ctx ends. Its pauses are of random length, so that replicas do not all
+// sweep at the same time.
 func (d *daemon) sweep(ctx context.Context) {
 	pause := rand.N(min(time.Minute, d.config.Load().DB.CleanupEvery))
 	for {
@@ -46,7 +46,7 @@ func (d *daemon) sweep(ctx context.Context) {
 func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 	s := sweepAt(c, d.clock.Now().UTC())
 	if !s.Anonymous.IsZero() && !c.DB.AnonymousChosen {
-		// No sign-ups are accepted before a takeover is closed: users created earlier were carried over.
+		// No sign-ups are accepted before a takeover is closed, so users created before that were carried over.
 		m, err := d.db.Takeover(ctx)
 		if s.AnonymousSince = m.ClosedAt; err != nil || m.Open {
 			s.Anonymous = time.Time{}
@@ -87,8 +87,8 @@ func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 	}
 }
 
-// sweepAt returns what has expired at now (docs/operations.md#sweeper). An ended session is kept until a day after its
-// last access token has expired.
+// sweepAt returns what has expired at the time now (docs/operations.md#sweeper). An ended session is kept until a day
+// after its last access token has expired.
 func sweepAt(c *config.Config, now time.Time) store.Sweep {
 	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), Places: now.Add(-flow.PlaceLife),
 		Challenges: now.Add(-day), Factors: now.Add(-max(day, c.Factors.FactorLife)),

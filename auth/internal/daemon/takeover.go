@@ -10,11 +10,12 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// takeoverEvery is how often a running daemon checks whether a takeover has begun or was closed.
+// takeoverEvery is how often a running daemon checks whether a takeover (of the users of supabase/auth) was begun or
+// closed.
 const takeoverEvery = time.Minute
 
-// CheckTakeover returns an error while a takeover is open: no other program may change the tables until it is closed,
-// since the former service's data overwrite ours.
+// CheckTakeover returns an error while a takeover is open. Until it is closed, no other program may change the tables,
+// since the former service's data replace those in the tables.
 func CheckTakeover(ctx context.Context, db *store.DB) (store.Takeover, error) {
 	m, err := db.Takeover(ctx)
 	if err == nil && m.Open {
@@ -27,19 +28,19 @@ func CheckTakeover(ctx context.Context, db *store.DB) (store.Takeover, error) {
 	return m, err
 }
 
-// takeoverError is the error that a takeover is open.
+// takeoverError is returned while a takeover is open.
 type takeoverError string
 
 func (e takeoverError) Error() string { return string(e) }
 
-// useTakeover notifies the flows of a closed takeover.
+// useTakeover notifies the flows if a takeover has been closed.
 func (d *daemon) useTakeover(m store.Takeover) {
 	if !m.ClosedAt.IsZero() {
 		d.core.TookOver(m.LinksUntil)
 	}
 }
 
-// FormerDefaults returns the settings whose defaults differ from the replaced service's, for operators who move from
+// FormerDefaults returns the settings whose defaults differ from those of supabase/auth, for operators who move from
 // it.
 func FormerDefaults(ctx context.Context, db *store.DB, l *config.Live,
 	m store.Takeover) ([]config.FormerDefault, error) {
@@ -53,9 +54,9 @@ func FormerDefaults(ctx context.Context, db *store.DB, l *config.Live,
 	return l.FormerDefaults(!m.ClosedAt.IsZero(), anonymous), nil
 }
 
-// watchTakeover stops the daemon when a takeover begins while it runs, through failed, and uses the result of a
-// takeover that began and was closed between two checks. If the database does not answer, the next check comes as
-// usual.
+// watchTakeover reports an error to failed, which stops the daemon, if a takeover begins while the daemon runs. If a
+// takeover was begun and closed between two checks, it uses the result. If the database does not answer, it waits for
+// the next check.
 func (d *daemon) watchTakeover(ctx context.Context, every time.Duration, failed chan<- error) {
 	for {
 		select {

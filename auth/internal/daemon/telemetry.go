@@ -19,28 +19,28 @@ import (
 	"gatehouse/shared/telemetry/metrics"
 )
 
-// observation is the telemetry; fields are nil for parts that are off. The scope's name distinguishes our instruments
-// from the Go runtime's.
+// observation holds the telemetry of the daemon. Fields of parts that are off are nil. The name of the scope
+// distinguishes the daemon's instruments from the Go runtime's.
 type observation struct {
 	tracing *telemetry.Tracing
 	metrics *metrics.Metrics
 	signIns metric.Int64Counter
 	unsent  metric.Int64Counter
-	calls   metric.Float64Histogram // of outgoing calls
-	page    *http.Server            // the listener of metrics that are scraped
+	calls   metric.Float64Histogram // durations of outgoing calls
+	page    *http.Server            // serves metrics that are scraped
 }
 
 const (
 	scopeName = "auth"
-	// telemetryTimeout is how long the export of the last spans and metrics may take at the end of the process.
+	// telemetryTimeout is how long the export of the last spans and metrics may take when the process ends.
 	telemetryTimeout = 5 * time.Second
-	// metricsTimeout bounds the database queries of metrics.
+	// metricsTimeout is how long the database queries for metrics may take.
 	metricsTimeout = 2 * time.Second
 )
 
-// startTelemetry sets up traces and metrics that are switched on. Errors in the settings were reported before. If an
-// exporter cannot start for another reason, that is logged and the exporter stays off, since telemetry must not prevent
-// sign-ins.
+// startTelemetry sets up traces and metrics, as far as they are switched on. Errors in the settings were reported
+// before. If an exporter cannot start for another reason, the failure is logged and the exporter stays off, since
+// telemetry must not prevent sign-ins.
 func (d *daemon) startTelemetry(ctx context.Context) {
 	c := d.config.Load().Telemetry
 	if !c.Tracing && !c.Metrics {
@@ -55,7 +55,7 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	fallback := []attribute.KeyValue{attribute.String("service.name", "auth"),
 		attribute.String("service.version", buildinfo.Release())}
 	var headers map[string]string
-	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // the headers came from a file
+	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // the headers come from a file
 		headers, _ = telemetry.ParseHeaders(c.Headers) // checkTelemetry has reported errors
 	}
 	var err error
@@ -80,7 +80,7 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	}
 }
 
-// startMetrics makes the metrics that are counted where they arise; measure makes the others.
+// startMetrics makes the metrics that are counted when something happens. measure makes the others.
 func (d *daemon) startMetrics(ctx context.Context, options metrics.Options) (err error) {
 	o := &d.observed
 	if o.metrics, err = metrics.Start(ctx, options); err != nil {
@@ -98,7 +98,7 @@ func (d *daemon) startMetrics(ctx context.Context, options metrics.Options) (err
 	return errors.Join(errs[:]...)
 }
 
-// observer returns the observer of requests; nil if traces and metrics are off.
+// observer returns the observer of requests; nil if both traces and metrics are off.
 func (d *daemon) observer() (*httpapi.Observer, error) {
 	o := &d.observed
 	if o.tracing == nil && o.metrics == nil {
@@ -114,7 +114,7 @@ func (d *daemon) observer() (*httpapi.Observer, error) {
 	return httpapi.NewObserver(o.tracing.Tracer(scopeName), o.tracing.Propagator, meter)
 }
 
-// signedIn returns a function that counts opened sessions by method; nil without metrics.
+// signedIn returns a function that counts opened sessions by their method; nil without metrics.
 func (d *daemon) signedIn() func(method string) {
 	n := d.observed.signIns
 	if n == nil {
@@ -207,13 +207,13 @@ func of(name, value string) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String(name, value)))
 }
 
-// outboxWaiting returns the waiting messages of each channel, including empty channels; nil if the database does not
-// answer.
+// outboxWaiting returns how many messages of each channel wait, including channels without any; nil if the database
+// does not answer.
 func (d *daemon) outboxWaiting(ctx context.Context) map[string]store.Waiting {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	by, err := d.db.OutboxWaiting(ctx, d.clock.Now())
-	if err != nil { // an error would suppress all other metrics
+	if err != nil { // returning the error would suppress all other metrics
 		d.log.Debug("no metrics of the outbox", "error", err)
 		return nil
 	}
@@ -225,7 +225,7 @@ func (d *daemon) outboxWaiting(ctx context.Context) map[string]store.Waiting {
 	return by
 }
 
-// showMetrics opens the listener of metrics that are scraped.
+// showMetrics serves the metrics that are scraped, on a listener of their own.
 func (d *daemon) showMetrics(ctx context.Context) {
 	c := d.config.Load().Telemetry
 	if d.observed.metrics == nil || !c.Scraped() {
@@ -245,7 +245,7 @@ func (d *daemon) showMetrics(ctx context.Context) {
 	d.log.Info("metrics", "http", l.Addr().String())
 }
 
-// stopTelemetry exports what is left, after the last request and while the database is still open.
+// stopTelemetry exports the last spans and metrics, after the last request and while the database is still open.
 func (d *daemon) stopTelemetry() {
 	o := &d.observed
 	if o.page != nil {

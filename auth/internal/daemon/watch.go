@@ -14,9 +14,9 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// watch returns the function that makes a span and a metric of each outgoing call; nil if traces and metrics are off.
-// The span of a call is a child of the request's span. Calls of the outbox, and of keys that are fetched ahead, have a
-// trace of their own.
+// watch returns the function that records a span and a metric for each outgoing call; nil if both traces and metrics
+// are off. The span of a call is a child of the request's span. Calls of the outbox, and calls that fetch keys ahead of
+// time, have a trace of their own.
 func (d *daemon) watch() outbound.Watch {
 	o := &d.observed
 	if o.tracing == nil && o.calls == nil {
@@ -49,8 +49,8 @@ func (d *daemon) watch() outbound.Watch {
 	}
 }
 
-// inject returns the function that adds a call's trace to its headers (W3C Trace Context); nil without traces. Only
-// hooks get it, which belong to the operator.
+// inject returns the function that adds the trace of a call to the call's headers (W3C Trace Context); nil without
+// traces. Only calls of hooks get these headers, since hooks belong to the operator.
 func (d *daemon) inject() func(context.Context, http.Header) {
 	if d.observed.tracing == nil {
 		return nil
@@ -75,7 +75,7 @@ func endCall(span trace.Span, status int, failed bool) {
 		span.SetAttributes(attribute.Int("http.status_code", status))
 	}
 	if failed {
-		span.SetStatus(codes.Error, "") // the error goes to the log, without secrets
+		span.SetStatus(codes.Error, "") // the error is logged, without secrets
 	}
 	span.End()
 }

@@ -17,8 +17,7 @@ type Catalog struct {
 	Version int64
 	// Database is the database's name, Role the role that this program connects as, Owner the owner of the table users.
 	Database, Role, Owner string
-	// Now is the server's time. What has expired by then is not carried; what expires while the takeover runs is
-	// carried.
+	// Now is the server's time. What has expired by then is not copied; what expires while the takeover runs is copied.
 	Now time.Time
 	// Recovery is true if the server is a standby.
 	Recovery bool
@@ -32,7 +31,7 @@ type Catalog struct {
 	Unreadable, Hidden []string
 }
 
-// NotHeaps returns the tables to be carried that are not ordinary tables. Their rows do not show which transaction has
+// NotHeaps returns the tables to be copied that are not ordinary tables. Their rows do not show which transaction has
 // written them.
 func (c *Catalog) NotHeaps() (names []string) {
 	for _, name := range Carried {

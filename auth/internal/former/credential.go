@@ -47,7 +47,7 @@ func ParseCredential(text string) (c Credential, err error) {
 	return c, nil
 }
 
-// Passkey is a row of webauthn_credentials. Reason is why it is not carried; "" if it is.
+// Passkey is a row of webauthn_credentials. Reason is why it is not copied; "" if it is.
 type Passkey struct {
 	Credential
 	RowID, UserID         uuid.UUID
@@ -85,7 +85,7 @@ func (s *Source) Passkeys(ctx context.Context, w Select, each func(*Passkey) err
 	return s.batch(ctx, selectPasskeys+where, into(each, passkeyTargets), args...)
 }
 
-// EachPasskey reads all passkeys that may be carried.
+// EachPasskey reads all passkeys that may be copied.
 func (s *Source) EachPasskey(ctx context.Context, each func(*Passkey) error) error {
 	return s.rows(ctx, selectPasskeys+passkeyReason+" = '' order by p.id", into(each, passkeyTargets))
 }

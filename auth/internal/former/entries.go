@@ -12,9 +12,9 @@ import (
 // Entry is a row of the source, reduced to what is needed to compare it with our tables.
 type Entry struct {
 	ID, User uuid.UUID
-	// Reason is why the row is not carried; "" if it is.
+	// Reason is why the row is not copied; "" if it is.
 	Reason string
-	// Changed is true if the row was written since the floor.
+	// Changed is true if the row was written since the floor: by the transaction Floor of Since or a later one.
 	Changed bool
 	// Version is the version, 1 or 2, of the valid refresh token, if the row is a session; 0 if there is none.
 	Version int
@@ -74,16 +74,16 @@ var aliases = map[string]string{"u": Users, "i": Identities, "f": Factors, "s": 
 	"a": "mfa_amr_claims", "o": "one_time_tokens", "p": Passkeys}
 
 // bounded has, by alias, the times of a row that are replaced by the source's clock if they are in the future when the
-// row is carried. An identity may get the times of its user.
+// row is copied. An identity may get the times of its user.
 var bounded = map[string]string{"u": "u.created_at, u.updated_at", "i": "u.created_at, u.updated_at",
 	"s": "s.created_at, s.refreshed_at at time zone 'UTC'", "t": "t.updated_at"}
 
 const clockFormat = "2006-01-02 15:04:05.999999+00"
 
-// since replaces {changed ALIAS} in a query by the condition that a row was written since the floor. For tables that
-// are not ordinary ones, the condition is false, since their rows do not show when they were written. The age of a row
-// that was frozen more than 2^31 transactions ago is negative. Most rows are too old, so the first comparison decides
-// for most; the floor's age is computed only once for each query.
+// since replaces {changed ALIAS} in a query by the condition that a row was written by the transaction since.Floor or a
+// later one. For tables that are not ordinary ones, the condition is false, since their rows do not show when they were
+// written. The age of a row that was frozen more than 2^31 transactions ago is negative. Most rows are too old, so the
+// first comparison decides for most; the floor's age is computed only once for each query.
 func (s *Source) since(sql string, since *Since) string {
 	var pairs []string
 	for alias, name := range aliases {
@@ -116,8 +116,8 @@ type Group struct {
 	Versions map[int]int64
 }
 
-// Groups counts the rows that Entries would read, by the reason why they are not carried; "" for carried rows. It
-// neither sorts nor sends them. sum is an SQL aggregate over the column id, whose result is [Group.Sum].
+// Groups counts the rows that Entries would read, by the reason why they are not copied; "" for rows that are copied.
+// It neither sorts nor sends them. sum is an SQL aggregate over the column id, whose result is [Group.Sum].
 func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group, error) {
 	groups := map[string]Group{"": {Versions: map[int]int64{}}}
 	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], nil) +
@@ -142,20 +142,21 @@ func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group
 	return groups, err
 }
 
-// SampleChanged returns the ids of some rows of a table that are carried and were written since then, chosen at random.
+// SampleChanged returns the ids of some rows of a table that are copied and that have changed as since says, chosen at
+// random.
 func (s *Source) SampleChanged(ctx context.Context, name string, since Since, rows int) ([]uuid.UUID, error) {
 	return s.readIDs(ctx, "with e (id, owner, reason, changed, version) as ("+s.since(entries[name], &since)+
 		") select id from e where changed and reason = '' order by random() limit $1", rows)
 }
 
-// Changes describes the rows of all tables to be carried that were written since a floor. Sum is a digest of them that
-// changes if one of them is written again.
+// Changes describes the rows, of all tables to be copied, that were written by a certain transaction (the floor) or
+// later ones. Sum is a digest of them that changes if one of them is written again.
 type Changes struct {
 	Rows int64
 	Sum  string
 }
 
-// Changed returns the Changes since a floor.
+// Changed returns the rows that were written by the transaction floor or later ones.
 func (s *Source) Changed(ctx context.Context, floor Floor) (c Changes, err error) {
 	for _, alias := range []string{"u", "i", "f", "s", "t", "a", "o", "p"} {
 		name := aliases[alias]

@@ -11,7 +11,7 @@ import (
 
 // Counts has the numbers that a takeover reports before it starts.
 type Counts struct {
-	// Instances, SAML and Wallets are how many users cannot be carried, or cannot sign in afterwards: users of other
+	// Instances, SAML and Wallets are how many users cannot be copied, or cannot sign in afterwards: users of other
 	// instances, and users who sign in only by SAML or by a wallet.
 	Instances, SAML, Wallets int64
 	// OAuthSessions is how many sessions belong to the OAuthClients; both are 0 in versions of the schema without OAuth
@@ -44,7 +44,7 @@ func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error
 	return c, err
 }
 
-// Share is how many rows of a kind there are, and how many of them are not carried, by reason.
+// Share is how many rows of a kind there are, and how many of them are not copied, by reason.
 type Share struct {
 	There int64
 	Left  map[string]int64
@@ -57,14 +57,14 @@ var pendingUsers = `not u.is_anonymous and ` + unset(`u.deleted_at`) + ` and ` +
     and ` + unset(`u.invited_at`) + ` and u.encrypted_password <> '' and not ` + unset(`u.confirmation_sent_at`) + ` and not ` + isExternal
 
 // Pending counts the users who have never confirmed their sign-up, and the passwords. The users in duplicates are not
-// carried. An invited user's password is not carried either.
+// copied. An invited user's password is not copied either.
 func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, passwords Share, err error) {
 	share := func(sql string) (v Share, err error) {
 		v.Left, err = s.readCounts(ctx, sql, ids(duplicates))
 		for _, n := range v.Left {
 			v.There += n
 		}
-		delete(v.Left, "") // "" is the reason of carried rows
+		delete(v.Left, "") // "" is the reason of copied rows
 		return v, err
 	}
 	if pending, err = share(
@@ -80,7 +80,7 @@ func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, 
 // plainBcrypt matches password hashes, nearly all, that are certainly valid bcrypt hashes and need no further check.
 const plainBcrypt = `^\$2[aby]\$(?:0[4-9]|1[0-5])\$[./A-Za-z0-9]*[.CGKOSWaeimquy26]$`
 
-// OddPasswords reads the password hashes of users to be carried, except those that plainBcrypt matches.
+// OddPasswords reads the password hashes of users to be copied, except those that plainBcrypt matches.
 func (s *Source) OddPasswords(ctx context.Context, each func(user uuid.UUID, password string) error) error {
 	return s.rows(ctx, `
 select u.id, u.encrypted_password from {S}.users u
@@ -90,7 +90,7 @@ where u.encrypted_password <> '' and not (length(u.encrypted_password) = 60 and 
 order by u.id`, texts(each))
 }
 
-// SealedSessions reads the keys of sessions that look encrypted. Only sessions that will be carried if their key can be
+// SealedSessions reads the keys of sessions that look encrypted. Only sessions that will be copied if their key can be
 // used are read.
 func (s *Source) SealedSessions(ctx context.Context, each func(session uuid.UUID, key string) error) error {
 	return s.rows(ctx, `
@@ -111,7 +111,7 @@ func texts(each func(uuid.UUID, string) error) func(pgx.Rows) error {
 	}
 }
 
-// addressed is the SQL condition for users who keep their address when they are carried: they are not deleted, and
+// addressed is the SQL condition for users who keep their address when they are copied: they are not deleted, and
 // belong neither to SAML nor to another instance.
 var addressed = unset(`u.deleted_at`) + ` and ` + userReason + ` = ''`
 
@@ -151,7 +151,7 @@ func (s *Source) Latest(ctx context.Context, users []uuid.UUID) ([]uuid.UUID, er
 order by u.last_sign_in_at desc nulls last, u.created_at desc nulls last, u.id desc`, ids(users))
 }
 
-// ProviderCounts returns how many identities of each provider are carried.
+// ProviderCounts returns how many identities of each provider are copied.
 func (s *Source) ProviderCounts(ctx context.Context) (map[string]int64, error) {
 	return s.readCounts(ctx, `select i.provider, count(*) from {S}.identities i join {S}.users u on u.id = i.user_id
 where `+identityReason+` = '' group by 1`)
@@ -168,7 +168,7 @@ where usename = $1 and datname = current_database() and coalesce(application_nam
 group by 1`, s.Catalog.Owner, ApplicationName, own)
 }
 
-// Writer returns the id of a server process whose transaction holds a lock for writing on a table to be carried; 0 if
+// Writer returns the id of a server process whose transaction holds a lock for writing on a table to be copied; 0 if
 // the transaction is a prepared one. Processes of autovacuum, which have no user, do not count.
 func (s *Source) Writer(ctx context.Context) (pid int, found bool, err error) {
 	var list []uint32

@@ -43,7 +43,7 @@ type User struct {
 	External bool
 	// Clock is the server's time when the row was read.
 	Clock time.Time
-	// Reason is why the user is not carried. If it is "", the user is carried unless another user has the same address.
+	// Reason is why the user is not copied. If it is "", the user is copied unless another user has the same address.
 	Reason string
 }
 
@@ -56,16 +56,16 @@ func (u *User) Pending() bool {
 
 const zeroID = "'00000000-0000-0000-0000-000000000000'"
 
-// userReason is the SQL expression for the reason why a user is not carried; the rows that belong to the user are not
-// carried for the same reason.
+// userReason is the SQL expression for the reason why a user is not copied; the rows that belong to the user are not
+// copied for the same reason.
 const userReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID +
 	` then 'instances' else '' end`
 
 // unset returns the SQL condition that a time is missing in the source. Minus infinity counts as null.
 func unset(column string) string { return "coalesce(" + column + ", '-infinity') = '-infinity'" }
 
-// ownedReason is the beginning of the SQL expression for the reason why a row of user u is not carried. Unlike the user
-// itself, a row of a soft-deleted user is not carried.
+// ownedReason is the beginning of the SQL expression for the reason why a row of user u is not copied. Unlike the user
+// itself, a row of a soft-deleted user is not copied.
 const ownedReason = `when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances'
     when u.deleted_at > '-infinity' then 'deleted'`
 
@@ -187,7 +187,7 @@ func (s *Source) FactorsOf(ctx context.Context, users []uuid.UUID, each func(*Fa
 		into(each, factorTargets), ids(users))
 }
 
-// EachFactor reads all verified factors that may be carried.
+// EachFactor reads all verified factors that may be copied.
 func (s *Source) EachFactor(ctx context.Context, each func(*Factor) error) error {
 	return s.rows(ctx, selectFactors+factorReason+" = '' order by f.user_id, f.created_at, f.id",
 		into(each, factorTargets))

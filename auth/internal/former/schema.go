@@ -126,13 +126,13 @@ var known = map[string]string{
 		oauth_client_state_id linking_target_id email_optional`,
 }
 
-// left are known tables that are not carried. Tables with one of leftPrefixes are not carried either.
+// left are known tables that are not copied. Tables with one of leftPrefixes are not copied either.
 var left = []string{"audit_log_entries", "mfa_challenges", "custom_oauth_providers", "instances", "schema_migrations"}
 
 var leftPrefixes = []string{"saml_", "sso_", "oauth_", "webauthn_"}
 
-// Unknown returns tables, and columns of carried tables as TABLE.COLUMN, that this program does not know because a
-// newer version of the schema has added them. Both lists are sorted.
+// Unknown returns tables, and columns of the tables in Carried as TABLE.COLUMN, that this program does not know because
+// a newer version of the schema has added them. Both lists are sorted.
 func (s *Schema) Unknown() (columns, tables []string) {
 	for name, t := range s.Tables {
 		if fields, carried := known[name]; carried {

@@ -218,7 +218,7 @@ func (s *Source) prepareNames() {
 type Floor int64
 
 // Since says which rows a later pass reads: rows written by Floor or a later transaction, and rows with a time after
-// Clock. Such a time was in the future when the row was carried, and was replaced by Clock. With a zero Clock there are
+// Clock. Such a time was in the future when the row was copied, and was replaced by Clock. With a zero Clock there are
 // no such rows.
 type Since struct {
 	Floor Floor

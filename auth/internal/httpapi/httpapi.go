@@ -169,8 +169,8 @@ func (set *Settings) Check(flows *flow.Settings) error {
 	return nil
 }
 
-// Apply puts new settings, which Check has accepted, in force for requests that arrive from now on, with the settings of
-// the flows that are in force then.
+// Apply puts new settings, which Check has accepted, in force for requests that arrive from now on, with the settings
+// of the flows that are in force then.
 func (s *Server) Apply(set Settings) {
 	l := &liveSettings{Settings: set, flows: s.core.Live()}
 	l.settings = l.settingsBody()

@@ -3,6 +3,7 @@ package jsontext
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -20,6 +21,7 @@ const (
 
 var (
 	ErrSyntax    = errors.New("not valid JSON")
+	ErrObject    = errors.New("not a JSON object")
 	ErrDepth     = errors.New("JSON nested too deeply")
 	ErrDuplicate = errors.New("JSON member given twice")
 	ErrMembers   = errors.New("too many JSON members")
@@ -33,14 +35,14 @@ func Members(text string, f func(name, value string) error) error {
 	}
 	i := skipSpace(text, 0)
 	if i >= len(text) || text[i] != '{' {
-		return ErrSyntax
+		return ErrObject
 	}
 	var few [24]string
 	seen := few[:0]
 	add := func(quoted string) error {
 		name, err := Unquote(quoted)
 		if err == nil && slices.Contains(seen, name) {
-			err = ErrDuplicate
+			err = fmt.Errorf("%w: %.20q", ErrDuplicate, name)
 		}
 		seen = append(seen, name)
 		return err

@@ -31,7 +31,8 @@ type Listed struct {
 }
 
 func listed(row store.SigningKey, state string) Listed {
-	return Listed{row.KID, row.Algorithm, state, row.CreatedAt, row.SignsAt, row.RevokedAt}
+	return Listed{KID: row.KID, Algorithm: row.Algorithm, State: state, CreatedAt: row.CreatedAt, SignsAt: row.SignsAt,
+		RevokedAt: row.RevokedAt}
 }
 
 // List reads the signing keys from the database and returns them all, the key with the latest SignsAt first. If

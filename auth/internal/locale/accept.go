@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Limits of what is read of an Accept-Language header, and of a language tag.
+// Limits of how much of an Accept-Language header, and of a language tag, is read.
 const (
 	mostHeader = 200
 	mostRanges = 10
 	mostTag    = 35
 )
 
-// ParseAccept returns the languages of an Accept-Language header, the most wanted first. It ignores malformed parts, *
-// and q=0, and the end of a long header.
+// ParseAccept returns the languages of an Accept-Language header, the preferred language first. It ignores malformed
+// parts, *, parts with q=0, and the end of a long header.
 func ParseAccept(header string) []string {
 	if len(header) > mostHeader {
 		header = header[:mostHeader]
@@ -53,22 +53,22 @@ func ParseAccept(header string) []string {
 // weightForm is the form of a weight such as q=0.8 (RFC 9110, section 12.4.2).
 var weightForm = regexp.MustCompile(`^[ \t]*[Qq]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)[ \t]*$`)
 
-// quality returns a weight; 0 for a malformed one.
+// quality returns the number in a weight; 0 if the weight is malformed.
 func quality(weight string) float64 {
 	m := weightForm.FindStringSubmatch(weight)
 	if m == nil {
 		return 0
 	}
-	q, _ := strconv.ParseFloat(m[1], 64) // the form is a number's
+	q, _ := strconv.ParseFloat(m[1], 64) // cannot fail, since weightForm matches only numbers
 	return q
 }
 
-// tagForm is the form of a language tag: letters, then groups of letters and digits of at most eight, with - or _
-// between them.
+// tagForm is the form of a language tag: at most eight letters, then groups of at most eight letters and digits,
+// separated by - or _.
 var tagForm = regexp.MustCompile(`^[A-Za-z]{1,8}(?:[-_][A-Za-z0-9]{1,8})*$`)
 
 // ValidTag reports whether a text has the form of a language tag.
 func ValidTag(tag string) bool { return len(tag) <= mostTag && tagForm.MatchString(tag) }
 
-// Normal returns the spelling of a tag in which tags are compared.
+// Normal returns the spelling of a language tag in which tags are compared.
 func Normal(tag string) string { return strings.ToLower(strings.ReplaceAll(tag, "_", "-")) }

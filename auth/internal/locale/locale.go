@@ -1,7 +1,7 @@
-// Package locale has the strings of mails and SMS in every language, the built-in ones and the operator's, and chooses
-// the language of a message. Strings are text templates; the packages that use them add the markup.
+// Package locale has the texts of mails and SMS in every language, both the built-in texts and the operator's, and
+// chooses the language of a message. The texts are text templates without markup; the packages that use them add it.
 //
-// It reads no file and no setting. A locale is a key of a map and never part of a path.
+// It reads no files and no settings. The name of a language is a key of a map and never part of a path.
 package locale
 
 import (
@@ -19,7 +19,7 @@ import (
 //go:embed strings.*.json
 var files embed.FS
 
-// builtIns are the languages in the program, parsed at the first use of each.
+// builtIns are the languages that are part of the program. Each is parsed when it is first used.
 var builtIns = map[string]func() Strings{"en": embedded("en"), "de": embedded("de"), "fr": embedded("fr"),
 	"es": embedded("es")}
 
@@ -28,24 +28,24 @@ func embedded(tag string) func() Strings {
 		name := "strings." + tag + ".json"
 		data, err := files.ReadFile(name)
 		if err != nil {
-			panic(err) // embed has it
+			panic(err) // cannot fail: the file is part of the program
 		}
 		s, err := Parse(name, data)
 		if err != nil {
-			panic(err) // the tests parse them all
+			panic(err) // cannot fail: tests parse all files
 		}
 		return s
 	})
 }
 
-// Language is a language, with the languages that replace its missing strings.
+// Language is a language, together with the languages whose texts replace its missing texts.
 type Language struct {
-	// Tag is the language tag as the setting has it, with hyphens (RFC 5646).
+	// Tag is the language tag with hyphens (RFC 5646), as the setting spells it.
 	Tag    string
-	layers []func() Strings // a string comes from the first layer that has it
+	layers []func() Strings // a text comes from the first layer that has it
 }
 
-// Catalog has the languages that messages may have. A nil Catalog has only English.
+// Catalog holds the languages that messages may have. A nil Catalog has only English.
 type Catalog struct {
 	first *Language
 	byTag map[string]*Language
@@ -53,8 +53,8 @@ type Catalog struct {
 
 var english = &Language{Tag: "en", layers: []func() Strings{builtIns["en"]}}
 
-// New returns the catalog of the languages with these tags, the first of which is the default. own has the operator's
-// strings by normalized tag. The error names a tag that is malformed, or that has no strings.
+// New returns the Catalog of the languages with these tags; the first is the default. own has the operator's texts by
+// normalized tag. The error names a tag that is malformed or has no texts.
 func New(tags []string, own map[string]Strings) (*Catalog, error) {
 	c := &Catalog{byTag: map[string]*Language{}}
 	for _, tag := range tags {
@@ -134,7 +134,7 @@ func (c *Catalog) Choose(candidates ...string) *Language {
 }
 
 // Candidates returns the tags from which the language of a message is chosen, best first: the locale in user_metadata,
-// then the languages of the header Accept-Language. It returns nil if the catalog has only one language.
+// then the languages of the Accept-Language header. It returns nil if the catalog has only one language.
 func (c *Catalog) Candidates(metadata json.RawMessage, accept string) []string {
 	if c == nil || len(c.byTag) < 2 {
 		return nil
@@ -149,8 +149,8 @@ func (c *Catalog) Candidates(metadata json.RawMessage, accept string) []string {
 	return append(list, ParseAccept(accept)...)
 }
 
-// Text renders a string, without line breaks and control characters, of the first layer that has it. If a layer's
-// string cannot be rendered, the text comes from the next layer, and the error is about the broken string.
+// Text renders the text with this key, from the first layer that has it, without line breaks and control characters. If
+// it cannot be rendered, the result comes from the next layer, and the error is about the broken text.
 func (l *Language) Text(key string, variables map[string]any) (string, error) {
 	var bad error
 	for _, layer := range l.layers {
@@ -167,17 +167,18 @@ func (l *Language) Text(key string, variables map[string]any) (string, error) {
 	return "", bad
 }
 
-// BrokenError is about a string that cannot be rendered.
+// BrokenError is the error of a text that cannot be rendered.
 type BrokenError struct {
-	// Where is the string's file and line.
+	// Where is the file and line of the text.
 	Where string
-	// Err may quote values.
+	// Err is the cause; it may quote values of variables.
 	Err error
 }
 
 func (e *BrokenError) Error() string { return e.Where + ": " + e.Err.Error() }
 
-// printable replaces control characters, and keeps non-breaking spaces, such as those before a French colon.
+// printable replaces control characters by spaces. It keeps non-breaking spaces, such as those before a colon in
+// French.
 func printable(r rune) rune {
 	if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
 		return ' '
@@ -185,7 +186,7 @@ func printable(r rune) rune {
 	return r
 }
 
-// plain is Text for strings whose errors are reported elsewhere, or that have none.
+// plain is Text for texts that cannot be broken, or whose errors are reported elsewhere.
 func (l *Language) plain(key string, variables map[string]any) string {
 	text, _ := l.Text(key, variables)
 	return text
@@ -199,7 +200,7 @@ func (l *Language) Dir() string {
 	return "ltr"
 }
 
-// SMS returns the text of an SMS with a code.
+// SMS returns the built-in text of an SMS with a one-time code.
 func (l *Language) SMS(code string) string { return l.plain("sms", map[string]any{"Code": code}) }
 
 // Duration returns a duration in words, in the largest unit that divides it: 90 minutes, not an hour and a half. It
@@ -221,7 +222,7 @@ func (l *Language) Duration(d time.Duration) string {
 	return ""
 }
 
-// Time returns a time, in UTC, in words.
+// Time returns a time in words, in UTC.
 func (l *Language) Time(t time.Time) string {
 	if t.IsZero() {
 		return ""

@@ -12,11 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-// Strings are the texts of one file by key, such as mails.invite.subject or months.0.
+// Strings are the texts of one file by their keys, such as mails.invite.subject or months.0.
 type Strings map[string]*Text
 
-// Parse reads a file of strings: objects and lists of objects, lists and texts. Strings that are not templates are left
-// out; the error names each of them with file and line. Strings are nil if the file cannot be read.
+// Parse reads a file of texts, which consists of objects and lists that may contain objects, lists and texts. Texts
+// that are not valid templates are left out; the error names each of them with file and line. The Strings are nil if
+// the file is not valid JSON.
 func Parse(file string, data []byte) (Strings, error) {
 	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
 	if !utf8.Valid(data) {
@@ -39,7 +40,7 @@ func Parse(file string, data []byte) (Strings, error) {
 	return r.strings, errors.Join(r.bad...)
 }
 
-// mostDeep is how deep a file may be nested.
+// mostDeep is how many levels deep the objects and lists of a file may be nested.
 const mostDeep = 8
 
 type reader struct {
@@ -55,7 +56,7 @@ func (r *reader) where() string {
 	return r.file + ":" + strconv.Itoa(1+bytes.Count(r.data[:r.d.InputOffset()], []byte("\n")))
 }
 
-// value reads the value that begins with token, and stores it under the key.
+// value reads the value that begins with token, and stores its texts under the key.
 func (r *reader) value(key string, token json.Token) error {
 	switch token := token.(type) {
 	case string:
@@ -82,7 +83,7 @@ func (r *reader) members(key string, list bool) error {
 		name := strconv.Itoa(i)
 		token, err := r.d.Token()
 		if err == nil && !list {
-			name = token.(string) // the decoder accepts only a string as a name
+			name = token.(string) // cannot fail: the decoder accepts only a string as a name
 			token, err = r.d.Token()
 		}
 		if err != nil {
@@ -96,7 +97,7 @@ func (r *reader) members(key string, list bool) error {
 	return err
 }
 
-// Unknown returns the keys that the English strings lack: no code reads them.
+// Unknown returns the keys that the English texts do not have, so no code uses them.
 func (s Strings) Unknown() []string {
 	known := builtIns["en"]()
 	var unknown []string

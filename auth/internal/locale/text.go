@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxRendered is how many bytes a template may write. A range can repeat user_metadata, and no server accepts a huge
-// mail.
+// maxRendered is how many bytes a template may write. A range can repeat user_metadata many times, and no mail server
+// accepts a huge mail.
 const maxRendered = 2 << 20
 
-// ErrTooLong is the error of a template that writes without end.
+// ErrTooLong is returned if a template writes more than maxRendered.
 var ErrTooLong = errors.New("the template writes more than 2 MiB")
 
 // Text is a template of plain text.
@@ -45,7 +45,7 @@ func (s *Text) Render(variables map[string]any) (string, error) {
 	return out.String(), err
 }
 
-// OneLine replaces each run of blanks, line breaks and control characters by one blank.
+// OneLine replaces each run of spaces, line breaks and control characters by one space.
 func OneLine(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool {
@@ -53,7 +53,7 @@ func OneLine(text string) string {
 	}), " ")
 }
 
-// Short cuts a text to most characters; the last one shows that the text was cut.
+// Short cuts a text to at most most characters. The last one is then an ellipsis.
 func Short(text string, most int) string {
 	if utf8.RuneCountInString(text) <= most {
 		return text
@@ -61,7 +61,8 @@ func Short(text string, most int) string {
 	return string([]rune(text)[:most-1]) + "…"
 }
 
-// shown is applied to every value, so that a missing value is empty: text/template would write "<no value>".
+// shown is applied to every value in a template, so that a missing value is empty: text/template would write "<no
+// value>".
 func shown(values ...any) any {
 	if len(values) == 0 || values[len(values)-1] == nil {
 		return ""
@@ -69,7 +70,7 @@ func shown(values ...any) any {
 	return values[len(values)-1]
 }
 
-// showMissing appends shown to each pipeline that prints a value.
+// showMissing appends a call of shown to each pipeline in a template that prints a value.
 func showMissing(root parse.Node) {
 	walk(root, func(n parse.Node) bool {
 		action, ok := n.(*parse.ActionNode)
@@ -82,7 +83,7 @@ func showMissing(root parse.Node) {
 	})
 }
 
-// walk visits a node of a template and, where visit returns true, the nodes below it.
+// walk calls visit for a node of a template and, if visit returns true, for the nodes below it.
 func walk(n parse.Node, visit func(parse.Node) bool) {
 	if !visit(n) {
 		return
@@ -114,7 +115,7 @@ func walk(n parse.Node, visit func(parse.Node) bool) {
 	}
 }
 
-// branchOf returns the parts of an if, with or range; nil for any other node.
+// branchOf returns the parts of an if, with or range node; nil for any other node.
 func branchOf(n parse.Node) *parse.BranchNode {
 	switch n := n.(type) {
 	case *parse.IfNode:
@@ -141,7 +142,7 @@ func (l *Limited) Write(p []byte) (int, error) {
 // WriteString implements io.StringWriter.
 func (l *Limited) WriteString(s string) (int, error) { return l.Write([]byte(s)) }
 
-// Where returns the file and the line that the text is from.
+// Where returns the file and the line from which the text comes.
 func (s *Text) Where() string { return s.where }
 
 // Variables returns the names of the variables that the text uses, sorted.
@@ -156,11 +157,11 @@ func (s *Text) Variables() []string {
 	return slices.Compact(names)
 }
 
-// rooted matches variables of the outer dot.
+// rooted matches variables of the outermost dot, such as $.Name.
 var rooted = regexp.MustCompile(`\$\.([A-Za-z]+)`)
 
-// AppendVariables appends the names of the variables that a template uses: x of $.x, and of .x outside of range and
-// with, where the dot is another value.
+// AppendVariables appends the names of the variables that a template uses: x of $.x, and x of .x outside of range and
+// with, which change the dot.
 func AppendVariables(names []string, root parse.Node) []string {
 	walk(root, func(n parse.Node) bool {
 		switch n := n.(type) {

@@ -8,7 +8,7 @@ import (
 
 // Paths are the settings AUTH_MAILER_URLPATHS_*, each a path or a whole URL; "" if not set.
 type Paths struct {
-	// Path, or whole URL, of the link in an invitation; unset: /verify below API_EXTERNAL_URL, its path kept.
+	// Path, or whole URL, of the link in an invitation; unset: /verify appended to API_EXTERNAL_URL.
 	Invite string `env:"AUTH_MAILER_URLPATHS_INVITE"`
 	// As AUTH_MAILER_URLPATHS_INVITE, in a confirmation.
 	Confirmation string `env:"AUTH_MAILER_URLPATHS_CONFIRMATION"`

@@ -64,9 +64,9 @@ type Settings struct {
 	Templates map[Kind]string
 	// Most bytes of a template's body.
 	MaxSize int64 `env:"AUTH_MAILER_TEMPLATE_MAX_SIZE" envDefault:"1000000" min:"1" table:"Mailer"` // 0: 1,000,000
-	// How long a template is fresh.
+	// Time after which a loaded template is loaded again.
 	MaxAge time.Duration `env:"AUTH_MAILER_TEMPLATE_MAX_AGE" envDefault:"10m" min:"1s" table:"Mailer"` // 0: 10 min
-	// Pause after a template could not be loaded.
+	// Pause before a template that could not be loaded is loaded again.
 	Retry time.Duration `env:"AUTH_MAILER_TEMPLATE_RETRY_INTERVAL" envDefault:"10s" min:"1s" table:"Mailer"` // 0: 10 s
 	// Templates are reloaded before a mail needs them; false: the first mail after MAX_AGE loads its own.
 	Reloading bool `env:"AUTH_MAILER_TEMPLATE_RELOADING_ENABLED" envDefault:"false" table:"Mailer"`

@@ -22,9 +22,9 @@ import (
 
 // SMTPSettings are the settings of the mail server: its address and the credentials for it.
 type SMTPSettings struct {
-	// Required unless nothing is to be mailed (see above). Address that mails come from.
+	// Required unless the other settings make mails unnecessary (see above). Address that mails come from.
 	From string `env:"AUTH_SMTP_ADMIN_EMAIL"`
-	// Required unless nothing is to be mailed. Name or address of the server.
+	// Required unless the other settings make mails unnecessary. Name or address of the server.
 	Host string `env:"AUTH_SMTP_HOST"`
 	// Port of the server.
 	Port int `env:"AUTH_SMTP_PORT" envDefault:"587" min:"1" max:"65535"` // 0: 587

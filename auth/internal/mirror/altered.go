@@ -24,8 +24,8 @@ join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespa
 where f.nspname = $1 and p.proname like $2 and not t.tgisinternal`
 
 // altered compares the functions and triggers in the database with those that this version of the program would make,
-// and returns a line for each that differs. It also returns a line if the writer, the role that the functions run as,
-// lacks a right that they need.
+// and returns a line for each that differs. It also returns a line if the writer, the role that writes the former
+// service's tables, lacks a right that the functions need.
 func (r *run) altered(ctx context.Context) (found []string, err error) {
 	type made struct {
 		Name, Owner, Source string

@@ -49,10 +49,10 @@ func (d *differences) write(out io.Writer) {
 
 func byID(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 
-// compare compares our tables with the former ones, both read in one snapshot. A former user whom our tables lack
-// counts as a difference only if our audit log says that the user was deleted; otherwise the takeover did not copy the
-// user. compare returns the first most differences, but counts all. If of is not nil, it ignores users who are not in
-// of, a sorted list.
+// compare compares our tables with the former service's tables, both read in one snapshot. A user of the former service
+// whom our tables lack counts as a difference only if our audit log says that the user was deleted; otherwise the
+// takeover did not copy the user. compare returns the first most differences, but counts all. If of is not nil, it
+// ignores users who are not in of, a sorted list.
 func (r *run) compare(ctx context.Context, most int, of []uuid.UUID) (d differences, err error) {
 	list := func(of []column) string {
 		return each(of, ", ", func(c column) string { return fmt.Sprintf("case when %s then '%s' end", c.differ(), c.name) })
@@ -69,7 +69,8 @@ where n.id is not null and (o.id is null or %[4]s)
 		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
 	for _, t := range r.tables() {
 		of := r.have(t.there, t.columns)
-		// If the mirror has soft-deleted a user in the former tables, the user's other rows there stay as they are.
+		// If the mirror has soft-deleted a user in the former service's tables, the user's other rows there stay as
+		// they are.
 		sql += fmt.Sprintf(`
 union all
 select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
@@ -181,9 +182,9 @@ func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error)
 // service is no longer needed.
 const scrubDue = 30 * 24 * time.Hour
 
-// Look makes the checks of Check that need no right on the former tables: of the functions, triggers and roles. It adds
-// a reminder to doubts if secrets are left in the former tables for long. Both lists are empty if no takeover was
-// completed. installed says whether a mirror is installed.
+// Look makes the checks of Check that need no right on the former service's tables: of the functions, triggers and
+// roles. It adds a reminder to doubts if secrets are left in the former service's tables for long. Both lists are empty
+// if no takeover was completed. installed says whether a mirror is installed.
 func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []string, err error) {
 	var refused strings.Builder
 	o.Log = &refused

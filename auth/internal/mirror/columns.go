@@ -2,11 +2,11 @@ package mirror
 
 import "strings"
 
-// column describes a column of the former tables that the mirror writes. All generated SQL about columns is made from
-// the lists of columns in this file. In the SQL, u is our row, n the row as it should be in the former table, and o the
-// row that is there.
+// column describes a column of the former service's tables that the mirror writes. All generated SQL about columns is
+// made from the lists of columns in this file. In the SQL, u is our row, n the row as it should be in the former
+// service's table, and o the row that is there.
 type column struct {
-	name string // the column's name in the former table
+	name string // the column's name in the former service's table
 	typ  string
 	// here is the name of the column of our table from which the value comes; "": it has the same name and never
 	// changes.
@@ -20,11 +20,11 @@ type column struct {
 	// carried is true if a change of the column by the application is copied to our table. The application's changes of
 	// other columns are refused.
 	carried bool
-	cast    string // the type of the former schema to which the value is cast; "": no cast
+	cast    string // the type of the former service's schema to which the value is cast; "": no cast
 }
 
-// claimed is the condition for a user of ours who has not confirmed any address yet. The former metadata of such a user
-// includes the metadata of pending sign-ups.
+// claimed is the condition for a user of ours who has not confirmed any address yet. In the former service's table the
+// metadata of such a user includes the metadata of pending sign-ups.
 const claimed = `(u.email_confirmed_at is null and u.phone_confirmed_at is null and u.invited_at is null
         and u.deleted_at is null and not u.is_anonymous)`
 
@@ -33,12 +33,12 @@ const zoned = "timestamptz"
 const mergedMetadata = `case when n.claimed and jsonb_typeof(o.raw_user_meta_data) = 'object'
         then o.raw_user_meta_data || n.raw_user_meta_data else n.raw_user_meta_data end`
 
-// kept is put before a condition. It excludes users who are soft-deleted in both tables: their former addresses stay as
-// the former service left them.
+// kept is put before a condition. It excludes users who are soft-deleted in both tables: their addresses in the former
+// service's table stay as the former service left them.
 const kept = `(n.deleted_at is null or o.deleted_at is null) and `
 
-// userColumns are the mirrored columns of the former table users. The columns of one group are those that the former
-// service itself writes with one statement.
+// userColumns are the mirrored columns of the former service's table users. The columns of one group are those that the
+// former service itself writes with one statement.
 var userColumns = []column{
 	{name: "id", typ: "uuid"},
 	{name: "created_at", typ: zoned, differs: "false"},
@@ -70,24 +70,25 @@ var userColumns = []column{
 	{name: "last_sign_in_at", typ: zoned, here: "last_sign_in_at", group: 11},
 }
 
-// unwritten are columns of the former table users, in addition to tokens, that only the former service writes. The
-// application must not write them.
+// unwritten are columns of the former service's table users, in addition to tokens, that only the former service
+// writes. The application must not write them.
 var unwritten = strings.Fields("encrypted_password email_change_confirm_status is_sso_user")
 
-// tokens are the columns of the former table users that hold tokens. The mirror only writes empty texts to them.
+// tokens are the columns of the former service's table users that hold tokens. The mirror only writes empty texts to
+// them.
 var tokens = strings.Fields(`confirmation_token recovery_token email_change_token_new email_change_token_current
 	phone_change_token reauthentication_token`)
 
-// rows describes a mirrored table whose rows belong to users. here is our table, there the former one. row is the word
-// for a row in the names of functions.
+// rows describes a mirrored table whose rows belong to users. here is the name of our table, there that of the former
+// service's table. row is the word for one row in the names of functions.
 type rows struct {
 	here, there, row string
 	columns          []column
 	mirrored         string // the condition, over our row u, for rows to be mirrored
-	// pruned is the condition, over a former row t, under which the mirror deletes the row if our table lacks it. The
-	// takeover does not copy rows of other kinds, so they are never deleted.
+	// pruned is the condition, over a row t of the former service's table, under which the mirror deletes the row if
+	// our table lacks it. The takeover does not copy rows of other kinds, so they are never deleted.
 	pruned string
-	// own are further columns of the former table that the application must not write.
+	// own are further columns of the former service's table that the application must not write.
 	own []string
 }
 

@@ -53,7 +53,7 @@ func (r *run) examine(ctx context.Context, first bool) error {
 	return r.told()
 }
 
-// mirrored returns the names of the former tables that the mirror writes.
+// mirrored returns the names of the former service's tables that the mirror writes.
 func (r *run) mirrored() []string {
 	list := []string{"users"}
 	for _, t := range r.tables() {
@@ -62,8 +62,8 @@ func (r *run) mirrored() []string {
 	return list
 }
 
-// selectRights returns the rights that the writer, the role that writes the former tables, lacks. It does not cast
-// names to regclass, since that needs USAGE on the schema, which the role may lack.
+// selectRights returns the rights that the writer, the role that writes the former service's tables, lacks. It does not
+// cast names to regclass, since that needs USAGE on the schema, which the role may lack.
 const selectRights = `
 with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3), t as (
     select c.*, c.oid as id, format('%I.%I', n.nspname, c.relname) as name
@@ -82,7 +82,7 @@ select format('row-level security is forced on %s: alter table %s no force row l
 from t where t.relforcerowsecurity`
 
 // selectMoved returns the foreign keys and triggers of the application that were changed to refer to our tables. They
-// must refer to the former tables again when there is a mirror.
+// must refer to the former service's tables again when there is a mirror.
 const selectMoved = `
 select format('%s of %s refers to %s: alter table %s drop constraint %I, add constraint %I %s;', c.conname, c.conrelid::regclass,
     c.confrelid::regclass, c.conrelid::regclass, c.conname, c.conname,
@@ -105,7 +105,8 @@ from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on
 where n.nspname = $1 and c.relname = any($2) and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef
     and a.attidentity = '' and c.relname || '.' || a.attname <> all($3::text[])`
 
-// columns refuses an install if a former table has a column that requires a value and that the mirror does not write.
+// columns refuses an install if a table of the former service has a column that requires a value and that the mirror
+// does not write.
 func (r *run) columns(ctx context.Context) error {
 	given := []string{"users.instance_id", "users.encrypted_password", "users.email_change"}
 	for _, c := range tokens {
@@ -122,8 +123,8 @@ func (r *run) columns(ctx context.Context) error {
 	return err
 }
 
-// selectKinds returns the kinds of second factors that our tables can have and that the former enum type factor_type
-// lacks.
+// selectKinds returns the kinds of second factors that our tables can have and that the former service's enum type
+// factor_type lacks.
 const selectKinds = `
 select format('type %I.factor_type lacks %s: alter type %I.factor_type add value ''%s'';', $1::text, kind, $1::text, kind)
 from unnest(array['totp', 'phone']) kind
@@ -174,8 +175,8 @@ func (r *run) members(ctx context.Context, role string) ([]string, error) {
 		pg_has_role(oid, $1::name, 'member') order by 1`, role)
 }
 
-// strangers looks for former users whom our tables lack. It refuses an install if such a user has the email address or
-// phone number of a user of ours, and otherwise prints a warning.
+// strangers looks for users of the former service whom our tables lack. It refuses an install if such a user has the
+// email address or phone number of a user of ours, and otherwise prints a warning.
 func (r *run) strangers(ctx context.Context) error {
 	type strangers struct {
 		Taken bool
@@ -203,7 +204,7 @@ group by taken`, r.theirs("users"), r.ours("users"), r.ours("audit"), store.Acti
 	return err
 }
 
-// gone refuses an install if users whom the takeover copied were deleted from the former tables since then.
+// gone refuses an install if users whom the takeover copied were deleted from the former service's tables since then.
 func (r *run) gone(ctx context.Context) error {
 	list, err := r.lines(ctx, fmt.Sprintf(`
 select u.id::text from %s u where u.created_at < $1 and not exists (select from %s o where o.id = u.id) order by 1`,

@@ -17,8 +17,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Install makes the functions and triggers of the mirror or replaces them, and repairs the rows of the former tables.
-// It may be called while the daemon runs.
+// Install makes the functions and triggers of the mirror or replaces them, and repairs the rows of the former service's
+// tables. It may be called while the daemon runs.
 func Install(ctx context.Context, o Options) error {
 	r, err := open(ctx, o)
 	if err != nil {
@@ -82,7 +82,8 @@ func Install(ctx context.Context, o Options) error {
 	return cmp.Or(err, r.stale(ctx))
 }
 
-// stale prints the application's database objects that read former columns or tables which are no longer written.
+// stale prints the application's database objects that read columns of the former service or tables which are no longer
+// written.
 func (r *run) stale(ctx context.Context) error {
 	unwritten := slices.DeleteFunc(slices.Sorted(maps.Keys(r.there.Tables)),
 		func(name string) bool { return slices.Contains(r.mirrored(), name) })
@@ -123,8 +124,8 @@ func (r *run) note(ctx context.Context) error {
 		values ($1, 'mirror', $2, 'open', $3, now())`, uuid.New(), r.move.Source, steps)
 }
 
-// newer returns the ids of the rows in the former table users that transactions with ids from floor on have written and
-// that fulfil more, a further condition or "". next is the floor for the next call.
+// newer returns the ids of the rows in the former service's table users that transactions with ids from floor on have
+// written and that fulfil more, a further condition or "". next is the floor for the next call.
 func (r *run) newer(ctx context.Context, floor int64, more string) (ids []uuid.UUID, next int64, err error) {
 	err = r.conn.QueryRow(ctx, fmt.Sprintf(`
 select coalesce(array_agg(o.id), '{}'), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
@@ -132,10 +133,10 @@ from %s o where age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid)%s`, r.
 	return ids, next, err
 }
 
-// catchUp prepares the copying of changes that the application has made to the former table users since the end of the
-// takeover. The function that it returns copies them to our table, except for users who have changed in our table
-// since. That function must be called with the tables locked; to be quick, it compares only users that were written
-// after catchUp has compared all of them.
+// catchUp prepares the copying of changes that the application has made to the former service's table users since the
+// end of the takeover. The function that it returns copies them to our table, except for users who have changed in our
+// table since. That function must be called with the tables locked; to be quick, it compares only the users who
+// differed when catchUp compared all of them, and those who were written since.
 func (r *run) catchUp(ctx context.Context) (func() error, error) {
 	if r.move.Floor == nil {
 		return func() error { return nil }, nil
@@ -163,7 +164,8 @@ from %s o where o.id = any($1) and %s`, r.ours("users"), claimed, r.theirs("user
 // repairBatch is how many users one transaction of the repair locks.
 const repairBatch = 500
 
-// repair corrects the former rows that differ. It writes each user once, and prints the differences that remain.
+// repair corrects the former service's rows that differ. It writes each user once, and prints the differences that
+// remain.
 func (r *run) repair(ctx context.Context) error {
 	before, err := r.compare(ctx, 0, nil)
 	if err != nil {
@@ -250,9 +252,9 @@ func (r *run) onceAsWriter(ctx context.Context, sql string, args ...any) (n int6
 	return n, err
 }
 
-// takeAddresses removes email addresses and phone numbers from the former rows of the given users, if they belong to
-// other users in our tables by now. Otherwise the unique constraints of the former table could fail during the repair,
-// which writes the right addresses.
+// takeAddresses removes email addresses and phone numbers from the former service's rows of the given users, if they
+// belong to other users in our tables by now. Otherwise the unique constraints of the former service's table could fail
+// during the repair, which writes the right addresses.
 func (r *run) takeAddresses(ctx context.Context, ids []uuid.UUID) error {
 	type stale struct {
 		ids            []uuid.UUID
@@ -290,8 +292,8 @@ gone as (
 select %[6]s(row(i.*)::%[7]s) from images i join stale using (id)`
 
 // takeIdentities resolves conflicts between identities, so that the repair does not fail. It writes the identities of
-// users who were soft-deleted in our tables only, and replaces former identities if another identity of ours has the
-// same account at the provider.
+// users who were soft-deleted in our tables only, and replaces identities of the former service if another identity of
+// ours has the same account at the provider.
 func (r *run) takeIdentities(ctx context.Context, ids []uuid.UUID) error {
 	here := func(name string) string { return ident(r.here, r.ns+"mirror_"+name) }
 	_, err := r.asWriter(ctx, fmt.Sprintf(settleIdentities, here("identities"), r.theirs("identities"), r.theirs("users"),

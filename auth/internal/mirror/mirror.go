@@ -2,11 +2,11 @@
 // to our tables, it keeps the tables of the former service current, so that SQL of the application that uses them still
 // works.
 //
-// Row triggers on our tables write users, identities and verified second factors to the former tables at the end of the
-// transaction that has changed them, without hashes, tokens and secrets. Triggers on the former tables copy to our
-// tables what the application writes there, or refuse it. The package makes, compares, repairs and drops these
-// functions and triggers. None of its Go code runs in a request: the functions run in the database server. In names,
-// here means our schema, there the schema of the former service.
+// Row triggers on our tables write users, identities and verified second factors to the former service's tables at the
+// end of the transaction that has changed them, without hashes, tokens and secrets. Triggers on the former service's
+// tables copy to our tables what the application writes there, or refuse it. The package makes, compares, repairs and
+// drops these functions and triggers. None of its Go code runs in a request: the functions run in the database server.
+// In names, here means our schema, there the schema of the former service.
 package mirror
 
 import (
@@ -30,8 +30,8 @@ import (
 // Options are the options of one run of the command.
 type Options struct {
 	// URL is the connection string for a role that may change both schemas: a superuser, or a member of the role that
-	// owns our tables. In the second case it must also be a member of the role that owns the former tables, or have all
-	// rights on them.
+	// owns our tables. In the second case it must also be a member of the role that owns the former service's tables,
+	// or have all rights on them.
 	URL string
 	// DB is the daemon's own connection to our tables.
 	DB         *store.DB
@@ -48,7 +48,7 @@ type Options struct {
 	// Batch is called before each batch of the repair, in tests; nil: not called.
 	Batch func()
 
-	// dropping is set by Drop, for which the former tables need not exist.
+	// dropping is set by Drop, for which the former service's tables need not exist.
 	dropping bool
 }
 
@@ -167,9 +167,9 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace returns the owners of our table users and of the former one, if both are in this database. It also
-// returns whether the former table is the one that the takeover has read: it has the same oid, or, since a restored
-// dump has other oids, it has the mirror's trigger. The query needs no right on the tables.
+// selectPlace returns the owners of our table users and of the former service's table users, if both are in this
+// database. It also returns whether the latter is the one that the takeover has read: it has the same oid, or, since a
+// restored dump has other oids, it has the mirror's trigger. The query needs no right on the tables.
 const selectPlace = `
 select pg_get_userbyid(h.relowner)::text, current_user::text, pg_has_role(h.relowner, 'member'),
     coalesce(pg_get_userbyid(s.relowner)::text, ''), coalesce(pg_has_role(s.relowner, 'member'), false),
@@ -182,7 +182,8 @@ where m.nspname = $1 and h.relname = $2
     and (select oid::text from pg_database where datname = current_database()) = $6`
 
 // find reads where both schemas are, who owns them, and what is installed. The writer, the role that writes the former
-// tables, is their owner if this connection's role is a member of the owner, and otherwise this connection's role.
+// service's tables, is their owner if this connection's role is a member of the owner, and otherwise this connection's
+// role.
 func (r *run) find(ctx context.Context) (err error) {
 	if r.place, err = r.DB.Location(ctx); err != nil {
 		return err
@@ -257,9 +258,9 @@ const selectWriter = `
 select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where n.nspname = $1 and p.proname = any($2) group by 1 order by count(*) desc, 1 limit 1`
 
-// findWriter sets r.writer to the writer of the installed mirror: the owner of most of the functions that write former
-// tables and that exist in every version. If there are no such functions, it returns false and does not change
-// r.writer.
+// findWriter sets r.writer to the writer of the installed mirror: the owner of most of the functions that write tables
+// of the former service and that exist in every version. If there are no such functions, it returns false and does not
+// change r.writer.
 func (r *run) findWriter(ctx context.Context) (bool, error) {
 	list, err := r.lines(ctx, selectWriter, r.here, []string{r.ns + "mirror_set_user", r.ns + "mirror_blank",
 		r.ns + "mirror_drop", r.ns + "mirror_settle"})
@@ -342,7 +343,7 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 // Drop removes the mirror, and prints the SQL with which the former service can be used again (the way back). If the
 // mirror was removed before, it prints that SQL again, since the first output may be lost, or the statements printed
 // with o.SQL were executed by another role. With o.SQL it does not print that SQL: the output is executed as it is, and
-// must not write to the former tables.
+// must not write to the former service's tables.
 func Drop(ctx context.Context, o Options) error {
 	o.dropping = true
 	r, err := open(ctx, o)
@@ -389,9 +390,9 @@ func (r *run) markDropped() string {
 	return "update " + r.ours("moves") + " set state = 'closed', closed_at = now() where kind = 'mirror' and state = 'open'"
 }
 
-// lock returns the statement that locks our tables. They are locked before the other statements lock the former tables.
-// Dropping a trigger needs an exclusive lock. exclusive takes it at once, since upgrading a weaker lock could deadlock
-// with a request.
+// lock returns the statement that locks our tables. They are locked before the other statements lock the former
+// service's tables. Dropping a trigger needs an exclusive lock. exclusive takes it at once, since upgrading a weaker
+// lock could deadlock with a request.
 func (r *run) lock(exclusive bool) string {
 	text := "lock table " + r.ours("users")
 	for _, name := range []string{"identities", "factors", "sessions", "one_time_tokens"} {
@@ -404,8 +405,8 @@ func (r *run) lock(exclusive bool) string {
 }
 
 // wayBack returns the SQL that makes the former service usable again after the mirror was dropped. It copies the
-// password hashes that the former service understands, and deletes from the former tables the sessions that have ended
-// in ours and the factors without a secret.
+// password hashes that the former service understands, and deletes from the former service's tables the sessions that
+// have ended in ours and the factors without a secret.
 func (r *run) wayBack() string {
 	blank := "u.id = o.id and u.password_hash ~ '^\\$(2[aby]|argon2i|argon2id|fbscrypt)\\$'"
 	return fmt.Sprintf(`-- way back: run this, then start the service there

@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// emptied returns the names of the former tables from which scrub deletes all rows: tables that hold tokens, and the
-// table sessions unless sessions are mirrored.
+// emptied returns the names of the former service's tables from which scrub deletes all rows: tables that hold tokens,
+// and the table sessions unless sessions are mirrored.
 func (r *run) emptied() []string {
 	list := []string{"refresh_tokens", "one_time_tokens", "flow_state", "mfa_challenges", "mfa_amr_claims", "saml_relay_states"}
 	if r.sessions {
@@ -19,8 +19,8 @@ func (r *run) emptied() []string {
 	return append(list, "sessions")
 }
 
-// blanked lists the former columns that hold hashes, secrets and keys, by table. value replaces the columns' values;
-// unless is the condition for a column that does not have that value yet.
+// blanked lists the former service's columns that hold hashes, secrets and keys, by table. value replaces the columns'
+// values; unless is the condition for a column that does not have that value yet.
 var blanked = []struct {
 	table, value, unless string
 	columns              []string
@@ -68,8 +68,8 @@ from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n o
 join pg_class u on u.oid = c.confrelid join pg_namespace s on s.oid = u.relnamespace
 where c.contype = 'f' and s.nspname = $1 and u.relname = any($2) and n.nspname <> $1 order by 1`
 
-// Scrub removes hashes, tokens and secrets from the former tables. Afterwards the former service can no longer be used.
-// It also lists the former users whom our tables lack.
+// Scrub removes hashes, tokens and secrets from the former service's tables. Afterwards the former service can no
+// longer be used. It also lists the users of the former service whom our tables lack.
 func Scrub(ctx context.Context, o Options) error {
 	r, err := openInstalled(ctx, o)
 	if err != nil {

@@ -25,7 +25,7 @@ type plan struct {
 	there *former.Schema
 	// here is the name of our schema, ns the prefix of the names of our tables and functions in it.
 	here, ns string
-	// role is the role that owns our tables, writer the role that writes the former tables.
+	// role is the role that owns our tables, writer the role that writes the former service's tables.
 	role, writer string
 	adminRoles   []string
 	// custom maps the former service's names of custom providers to ours.
@@ -53,8 +53,8 @@ func (p *plan) tables() []rows {
 	return []rows{identities, factors}
 }
 
-// have returns those columns of list that the former table has, since its columns depend on the former service's
-// version.
+// have returns those columns of list that the former service's table has, since its columns depend on the former
+// service's version.
 func (p *plan) have(table string, list []column) (have []column) {
 	for _, c := range list {
 		if p.there.Has(table, c.name) {
@@ -83,7 +83,7 @@ func (c column) differ() string {
 	return old + " is distinct from n." + c.name
 }
 
-// value returns the SQL expression for the new value of the former column.
+// value returns the SQL expression for the new value of the former service's column.
 func (p *plan) value(c column) string {
 	switch {
 	case c.set != "":
@@ -107,7 +107,7 @@ func each(list []column, sep string, f func(column) string) string {
 
 func name(c column) string { return c.name }
 
-// image returns the query that reads rows of our table in the form of the former table's rows.
+// image returns the query that reads rows of our table in the form of the rows of the former service's table.
 func (p *plan) image(table string, list []column) string {
 	text := "select " + each(list, ", ", column.source) + ", u.{updated} from {H}.{N}" +
 		table + " u"
@@ -124,7 +124,8 @@ func (p *plan) image(table string, list []column) string {
 	return strings.ReplaceAll(text, "{updated}", updated)
 }
 
-// types returns the definitions of the composite types, by name. Each has the mirrored columns of a former table.
+// types returns the definitions of the composite types, by name. Each has the mirrored columns of a table of the former
+// service.
 func (p *plan) types() map[string]string {
 	types := map[string]string{}
 	field := func(c column) string { return c.name + " " + c.typ }
@@ -135,8 +136,8 @@ func (p *plan) types() map[string]string {
 	return types
 }
 
-// groups returns the statements that update a row of the former table users. There is one UPDATE for each group of
-// columns, so that it fires only those triggers of the application that are for columns of the group.
+// groups returns the statements that update a row of the former service's table users. There is one UPDATE for each
+// group of columns, so that it fires only those triggers of the application that are for columns of the group.
 func (p *plan) groups() string {
 	var b strings.Builder
 	list := p.have("users", userColumns)
@@ -157,7 +158,8 @@ func (p *plan) groups() string {
 	return b.String()
 }
 
-// update returns the statement that updates a former row. It sets only those of the given columns that differ.
+// update returns the statement that updates a row of the former service. It sets only those of the given columns that
+// differ.
 func (p *plan) update(table string, of []column) string {
 	if len(of) == 1 {
 		return fmt.Sprintf("update {S}.%s set %s = %s, updated_at = n.updated_at where id = n.id;", table, of[0].name,
@@ -178,8 +180,8 @@ func refuse(table, column, condition, hint string) string {
 		"perform {H}.{N}mirror_refuse('%[1]s', '%[2]s is', '%[4]s');\n    end if;\n    ", table, column, condition, hint)
 }
 
-// refusals returns the statements that refuse changes by the application of columns of the former table users that it
-// must not write.
+// refusals returns the statements that refuse changes by the application of columns of the former service's table users
+// that it must not write.
 func (p *plan) refusals() string {
 	var b strings.Builder
 	check := func(column, condition string) {
@@ -224,7 +226,8 @@ func (p *plan) rowRefusals(t rows) string {
 const firstApp = `case when n.is_anonymous then '{}' else (select coalesce(jsonb_object_agg(e.key, e.value), '{}')
             from jsonb_each(n.raw_app_meta_data) e where e.key in ('provider', 'providers')) end`
 
-// fill replaces the placeholders, such as {S} for the former schema's name, in the text of an SQL function.
+// fill replaces the placeholders in the text of an SQL function, such as {S}, which stands for the name of the former
+// service's schema.
 func (p *plan) fill(text string) string {
 	list := p.have("users", userColumns)
 	// A new user is inserted with the columns in first. What was proven or granted is written by updates afterwards:
@@ -315,7 +318,7 @@ func (p *plan) functions() (list []function) {
 // trigger is a trigger of the mirror. when is the condition under which it fires; "": for every row.
 type trigger struct{ name, table, event, when, function string }
 
-// triggers returns all triggers of the mirror: first those on our tables, then those on the former tables.
+// triggers returns all triggers of the mirror: first those on our tables, then those on the former service's tables.
 func (p *plan) triggers() (list []trigger) {
 	here := func(table string) string { return ident(p.here, p.ns+table) }
 	distinct := func(columns []column, more string) string {

@@ -21,7 +21,7 @@ type channel struct {
 	// freed has a value after a message has given up its place.
 	freed chan struct{}
 
-	sent, tried, failed atomic.Uint64 // see Stats
+	sent, tried, failed atomic.Uint64 // the counts that Outbox.Stats returns
 
 	mu      sync.Mutex
 	running int // places that are taken

@@ -56,8 +56,10 @@ func hasController(list, name string) bool { return slices.Contains(strings.Spli
 
 func quotaV2(dir string) (float64, bool) {
 	text, _ := os.ReadFile(filepath.Join(dir, "cpu.max"))
-	quota, period, _ := strings.Cut(string(text), " ")
-	return ratio(quota, period)
+	if parts := strings.Fields(string(text)); len(parts) == 2 {
+		return ratio(parts[0], parts[1])
+	}
+	return 0, false
 }
 
 func quotaV1(dir string) (float64, bool) {

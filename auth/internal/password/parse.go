@@ -100,8 +100,8 @@ func (h bcryptHash) madeBy(p Params) bool { return !p.argon && h.cost == p.bcryp
 
 // argonHash is a parsed hash "$argon2id$v=19$m=KIB,t=PASSES,p=LANES$salt$hash", or argon2i, in base64 without padding.
 type argonHash struct {
-	id bool
-	Params
+	id         bool
+	params     Params
 	salt, hash []byte
 }
 
@@ -124,7 +124,7 @@ func parseArgon(kind, rest string) (hashed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("password hash: %w", err)
 	}
-	a := argonHash{id: kind == "argon2id", Params: p}
+	a := argonHash{id: kind == "argon2id", params: p}
 	var ok bool
 	if a.salt, ok = strict64(base64.RawStdEncoding, parts[2], 8, 128); !ok {
 		return nil, errors.New("password hash: argon2's salt is not 8 to 128 bytes in base64 without padding")
@@ -157,10 +157,10 @@ func (h argonHash) check(password []byte) (bool, error) {
 	if h.id {
 		key = argon2.IDKey
 	}
-	have := key(password, h.salt, h.time, h.memory, h.threads, uint32(len(h.hash)))
+	have := key(password, h.salt, h.params.time, h.params.memory, h.params.threads, uint32(len(h.hash)))
 	return subtle.ConstantTimeCompare(have, h.hash) == 1, nil
 }
 
 func (h argonHash) madeBy(p Params) bool {
-	return h.id && h.Params == p && len(h.salt) >= argonSaltBytes && len(h.hash) == argonHashBytes
+	return h.id && h.params == p && len(h.salt) >= argonSaltBytes && len(h.hash) == argonHashBytes
 }

@@ -125,8 +125,9 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%q: cost %d", text, h.cost)
 			}
 		case argonHash:
-			if h.memory > maxArgonMemory || h.time > maxArgonTime || h.time < 1 ||
-				h.threads < 1 || h.threads > maxArgonThreads || len(h.hash) < 16 {
+			p := h.params
+			if p.memory > maxArgonMemory || p.time > maxArgonTime || p.time < 1 ||
+				p.threads < 1 || p.threads > maxArgonThreads || len(h.hash) < 16 {
 				t.Errorf("%q: %+v", text, h)
 			}
 		case firebaseHash:

@@ -16,7 +16,8 @@ const MaxBytes = 72
 var (
 	// ErrTooLong is returned for a new password of more than MaxBytes bytes.
 	ErrTooLong = errors.New("password: longer than 72 bytes")
-	// ErrBusy means that every worker is busy and the queue is full. The error that is returned is a *Busy.
+	// ErrBusy means that the queue is full, that the context's deadline passed before a worker was done, or that the child
+	// ended twice during the hash. The error that is returned is a *Busy.
 	ErrBusy = errors.New("password: all workers are busy")
 	// ErrClosed is returned once the workers have been closed.
 	ErrClosed = errors.New("password: the workers are closed")

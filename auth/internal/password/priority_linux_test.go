@@ -48,6 +48,8 @@ func TestCPUQuota(t *testing.T) {
 	f(0, "proc/self/cgroup", "0::/\n")
 	f(0, "proc/self/cgroup", "0::/\n", "sys/fs/cgroup/cpu.max", "max 100000\n")
 	f(1.5, "proc/self/cgroup", "0::/\n", "sys/fs/cgroup/cpu.max", "150000 100000\n")
+	f(1.5, "proc/self/cgroup", "0::/\n", "sys/fs/cgroup/cpu.max", " 150000\t100000\n")
+	f(0, "proc/self/cgroup", "0::/\n", "sys/fs/cgroup/cpu.max", "150000\n")
 	f(0.5, "proc/self/cgroup", "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max", "max 100000\n", "sys/fs/cgroup/a/cpu.max",
 		"50000 100000\n", "sys/fs/cgroup/cpu.max", "200000 100000")
 	f(2, "proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/x\n", "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n",

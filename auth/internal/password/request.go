@@ -68,8 +68,12 @@ func (q request) compute() (response, error) {
 		if err != nil {
 			return response{}, err
 		}
-		if right, err := h.check(q.password); err != nil || right {
-			return response{kind: saysRight}, err
+		right, err := h.check(q.password)
+		if err != nil {
+			return response{}, err
+		}
+		if right {
+			return response{kind: saysRight}, nil
 		}
 		return response{kind: saysWrong}, nil
 	}

@@ -135,8 +135,8 @@ func NewWorkers(o Options) *Workers {
 // Use changes how new passwords are hashed, and with that the cost of a check for an unknown user.
 func (w *Workers) Use(p Params) { w.current.Store(&settings{params: p, dummy: p.dummy()}) }
 
-// Hash returns the hash of a new password. The error is ErrTooLong, a *Busy (also if ctx's deadline passes), ErrClosed,
-// or ctx's error.
+// Hash returns the hash of a new password. The error is ErrTooLong, a *Busy, ErrClosed, context.Canceled, or says why a
+// worker failed.
 func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
 	if len(password) > MaxBytes {
 		return "", ErrTooLong
@@ -153,8 +153,8 @@ func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
 
 // Check reports whether password matches the hash and, if so, whether a new hash is needed because the parameters have
 // changed or the hash was imported. An empty hash stands for an account that does not exist or has no password: no
-// password matches, at the cost of a check with the current parameters. The error is about a malformed hash, a *Busy,
-// ErrClosed, or ctx's error.
+// password matches, at the cost of a check with the current parameters. The error is a *Busy, ErrClosed,
+// context.Canceled, or says what is wrong with the hash or why a worker failed.
 func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash bool, err error) {
 	now := w.current.Load()
 	nobody := hash == ""

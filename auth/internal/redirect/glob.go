@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// Regular expressions of what wildcards match, by part of a URL (docs/api.md#where-links-and-answers-may-lead). A match
-// of package regexp takes time proportional to the lengths of pattern and target, whatever the pattern is.
+// Regular expressions for what wildcards match in each part of a URL (docs/api.md#where-links-and-answers-may-lead).
+// Package regexp takes time proportional to the lengths of pattern and target, whatever the pattern is.
 const (
 	hostLabel = `[A-Za-z0-9-]*`
 	hostRun   = `[A-Za-z0-9.-]*`
 	digits    = `[0-9]*`
-	segment   = `[^./]*` // in a path, * matches neither
+	segment   = `[^./]*` // in a path, * matches neither a dot nor a slash
 	anything  = `(?s:.*)`
 )
 
-// whole compiles an expression that has to match a whole text.
+// whole compiles an expression that must match the whole of a text.
 func whole(expression string) (*regexp.Regexp, error) {
 	return regexp.Compile(`\A` + expression + `\z`)
 }
 
 var quotedStars = regexp.MustCompile(`(?:\\\*)+`)
 
-// stars compiles text in which only * and ** are special.
+// stars compiles a text in which only * and ** are special: one and two are the expressions for what they match.
 func stars(text, one, two string) (*regexp.Regexp, error) {
 	return whole(quotedStars.ReplaceAllStringFunc(regexp.QuoteMeta(text), func(run string) string {
 		if run == `\*` {
@@ -34,7 +34,8 @@ func stars(text, one, two string) (*regexp.Regexp, error) {
 	}))
 }
 
-// compileText compiles a path with query. Special are * ** [abc] [!abc] [a-c] {x} and the backslash; ? is literal.
+// compileText compiles the pattern of a path with its query. Special in it are * ** [abc] [!abc] [a-c] {x} and the
+// backslash; ? is literal.
 func compileText(text string) (*regexp.Regexp, error) {
 	var b strings.Builder
 	braces := 0
@@ -55,7 +56,7 @@ func compileText(text string) (*regexp.Regexp, error) {
 			}
 			i += n - 1
 			b.WriteString(expression)
-		case '{': // the list is split at commas, so a brace has only one alternative
+		case '{': // the list of patterns is split at commas, so braces have only one alternative
 			braces++
 		case '}':
 			if braces--; braces < 0 {
@@ -76,7 +77,8 @@ func compileText(text string) (*regexp.Regexp, error) {
 	return whole(b.String())
 }
 
-// class reads [abc] at the beginning of text and returns its length and its expression. [!a] matches neither . nor /.
+// class reads a class such as [abc] at the beginning of text, and returns its length and its expression. A negated
+// class such as [!a] matches neither a dot nor a slash.
 func class(text string) (n int, expression string, err error) {
 	i := 1
 	expression = "["

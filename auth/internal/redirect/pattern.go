@@ -9,27 +9,28 @@ import (
 	"unicode/utf8"
 )
 
-// maxPattern is the longest pattern in bytes. It bounds the cost of a match: pattern length × target length.
+// maxPattern is the maximum length of a pattern in bytes. It bounds the cost of a match: pattern length × target
+// length.
 const maxPattern = 512
 
-// rule is a compiled item of the list. Scheme, host, port and the rest are matched separately, so that a wildcard of
-// one part never matches characters of another.
+// rule is a compiled pattern of the list. Scheme, host, port and the rest are matched separately, so that a wildcard in
+// one part never matches characters of another part.
 type rule struct {
 	text    string
 	scheme  string
 	slashes bool
 	host    *regexp.Regexp
 	pattern string // of the host
-	// literalHost: the host has no wildcard. Only such a rule can match an IP address that is not loopback.
+	// literalHost is set if the host has no wildcard. Only such a rule can match an IP address that is not loopback.
 	literalHost bool
-	// wide: the pattern ends in ** within the host, and matches any port, path and query.
+	// wide is set if the pattern ends in ** within the host: it matches any port, path and query.
 	wide    bool
 	hasPort bool
 	port    *regexp.Regexp
 	rest    *regexp.Regexp
 }
 
-// compile reads one pattern.
+// compile compiles one pattern.
 func compile(text string) (r rule, err error) {
 	r.text = text
 	if len(text) > maxPattern {
@@ -75,7 +76,7 @@ func compile(text string) (r rule, err error) {
 	return r, err
 }
 
-// compileAuthority compiles host and port for the scheme of the rule; end says that nothing follows.
+// compileAuthority compiles host and port of a pattern. end says that the pattern ends after them.
 func (r *rule) compileAuthority(authority string, end bool) (err error) {
 	host, port := authority, ""
 	if strings.HasPrefix(authority, "[") {
@@ -120,14 +121,14 @@ func (r *rule) compileAuthority(authority string, end bool) (err error) {
 		return errors.New("the port may hold digits and *")
 	}
 	if port == defaultPort(r.scheme) {
-		r.hasPort = false // the default port, which targets may omit
+		r.hasPort = false // the scheme's default port, which targets may leave out
 		return nil
 	}
 	r.port, err = stars(port, digits, digits)
 	return err
 }
 
-// match reports whether the rule allows a well-formed target.
+// match reports whether the rule allows a target that parse has accepted.
 func (r *rule) match(t *target) bool {
 	if t.scheme != r.scheme && !(special(t.scheme) && t.is(r.scheme)) || t.slashes != r.slashes {
 		return false
@@ -153,8 +154,8 @@ func (r *rule) match(t *target) bool {
 	if !r.rest.MatchString(t.rest) {
 		return false
 	}
-	// https://one.test/app/** must not allow /app/../admin, which leads to /admin: if dots change a path, the resolved
-	// path must be allowed too.
+	// https://one.test/app/** must not allow /app/../admin, which leads to /admin. If resolving the dots changes the
+	// path, the resolved path must be allowed too.
 	plain, changed := withoutDots(t.rest)
 	return !changed || r.rest.MatchString(plain)
 }
@@ -166,7 +167,7 @@ func (r *rule) matchPort(t *target) bool {
 	return t.port != "" && r.port.MatchString(t.port)
 }
 
-// withoutDots resolves . and .. in the path as browsers do, their percent-encoded spellings included.
+// withoutDots resolves . and .. in the path as browsers do, also if they are percent-encoded.
 func withoutDots(rest string) (plain string, changed bool) {
 	path, query := rest, ""
 	if q := strings.IndexByte(rest, '?'); q >= 0 {

@@ -1,9 +1,8 @@
-// Package redirect decides where a link or an answer may send a browser
-// (docs/api.md#where-links-and-answers-may-lead).
+// Package redirect decides where a link or an answer may send a browser (docs/api.md#where-links-and-answers-may-lead).
 //
-// It knows neither HTTP nor settings and does not query DNS. A target is accepted only if a browser (the WHATWG URL
-// standard) and this package cannot read it differently: without user name, backslash, control character, or a number
-// that is another spelling of an address.
+// It knows neither HTTP nor settings, and does not query DNS. It accepts a target only if browsers (which follow the
+// WHATWG URL standard) and this package cannot read it differently: the target must not have a user name, a backslash,
+// a control character, or a number that is another spelling of an IP address.
 package redirect
 
 import (
@@ -17,21 +16,21 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// maxTarget is the longest allowed target in bytes. It is limited because targets are stored, while a browser is at a
-// provider, for unknown clients.
+// maxTarget is the maximum length of a target in bytes. It is limited because targets of unknown clients are stored
+// while their browsers are at a provider.
 const maxTarget = 2 << 10
 
 // List is the list of allowed targets. It never changes.
 type List struct {
 	site    target
-	origin  string // of the site URL, as written there
+	origin  string // of the site URL, as it is written
 	anyPort bool
 	rules   []rule
 }
 
-// New compiles SITE_URL and URI_ALLOW_LIST. It ignores blanks around items, and empty items. anyPort is
-// AUTH_REDIRECT_ANY_PORT_AND_SCHEME: the site's host with http or https on any port. The error has every malformed
-// item, with its text and position.
+// New compiles SITE_URL and URI_ALLOW_LIST. It ignores spaces around items, and empty items. anyPort is
+// AUTH_REDIRECT_ANY_PORT_AND_SCHEME: it allows the site's host with http or https on any port. The error has every
+// malformed item, with its text and position.
 func New(site string, list []string, anyPort bool) (*List, error) {
 	l := &List{anyPort: anyPort}
 	var why reason
@@ -58,13 +57,13 @@ func New(site string, list []string, anyPort bool) (*List, error) {
 	return l, nil
 }
 
-// Allowed reports whether a browser may be sent to the target. For a target on the site it does not allocate.
+// Allowed reports whether a browser may be sent to a target. For a target on the site, it does not allocate.
 func (l *List) Allowed(text string) bool {
 	_, why := l.judge(text)
 	return why == good
 }
 
-// Explain is Allowed with a reason in words, for `auth redirect test`.
+// Explain does what Allowed does, and returns the reason in words, for the command "auth redirect test".
 func (l *List) Explain(text string) (allowed bool, words string) {
 	r, why := l.judge(text)
 	if why != good {
@@ -77,7 +76,7 @@ func (l *List) Explain(text string) (allowed bool, words string) {
 }
 
 func (l *List) judge(text string) (*rule, reason) {
-	// Most targets are on the site, and a comparison is cheaper than to parse them.
+	// Most targets are on the site, and comparing is cheaper than parsing.
 	if rest, ok := strings.CutPrefix(text, l.origin); ok && (rest == "" || strings.IndexByte("/?#", rest[0]) >= 0) &&
 		len(text) <= maxTarget && isClean(text) {
 		return nil, good
@@ -100,7 +99,7 @@ func (l *List) judge(text string) (*rule, reason) {
 	return nil, unlisted
 }
 
-// onSite reports whether a target is on the site's origin or, if the site is on this machine, on any of its ports.
+// onSite reports whether a target has the origin of the site. If the site is on this machine, any port counts.
 func (l *List) onSite(t *target) bool {
 	if !t.web() {
 		return false
@@ -112,7 +111,7 @@ func (l *List) onSite(t *target) bool {
 	return local && t.ip.IsLoopback()
 }
 
-// loopbackHost reports whether a host is a name of this machine.
+// loopbackHost reports whether host is a name or address of this machine.
 func loopbackHost(host string) bool {
 	switch {
 	case strings.EqualFold(host, "localhost"), host == "0.0.0.0", host == "[::]":
@@ -124,17 +123,17 @@ func loopbackHost(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// ours are the parameters of an answer. A client library takes the first parameter of a name in query or fragment, so
-// the application's target must not have one with the same name.
+// ours are the parameters that answers of this daemon add to a target. Client libraries take the first parameter of a
+// name in query or fragment, so a target from an application must not have a parameter with such a name.
 var ours = []string{"access_token", "refresh_token", "token_type", "expires_in", "expires_at", "provider_token",
 	"provider_refresh_token", "error", "error_code", "error_description", "sb"}
 
-// oursInFragment are ours, and two parameters that applications also use in the query, where they are harmless: our
-// code replaces the application's.
+// oursInFragment are the parameters that a target must not have in its fragment: ours, and two that applications also
+// use in the query, where they are harmless, since the code of this daemon replaces the application's.
 var oursInFragment = append(slices.Clone(ours), "type", "code")
 
-// Clean removes from a target's query and fragment the parameters that only an answer may have. Everything else stays,
-// including a fragment without parameters.
+// Clean removes the parameters that only an answer may have from a target's query and fragment. Everything else stays,
+// including a fragment that has no parameters.
 func Clean(target string) string {
 	before, fragment, hashed := strings.Cut(target, "#")
 	path, query, asked := strings.Cut(before, "?")
@@ -150,8 +149,8 @@ func Clean(target string) string {
 	return path
 }
 
-// without returns the parameters whose names are not listed, after sign if any are left. Names are compared as browsers
-// read them: unescaped, and without a leading question mark.
+// without removes the listed parameters from params. If any are left, it returns them after sign ("?" or "#"). It
+// compares names as browsers read them: unescaped, and without a leading question mark.
 func without(params string, listed []string, sign string) string {
 	kept, dropped := []string{}, false
 	for param := range strings.SplitSeq(params, "&") {
@@ -168,8 +167,8 @@ func without(params string, listed []string, sign string) string {
 	return sign + strings.Join(kept, "&")
 }
 
-// Lint returns a sentence for each item of the list that matches hosts which anyone can register: https://example.com**
-// also matches example.com.evil.test, https://*example.com matches evilexample.com.
+// Lint returns a warning for each pattern that matches hosts which anyone can register: https://example.com** also
+// matches example.com.evil.test, and https://*example.com matches evilexample.com.
 func (l *List) Lint() (all []string) {
 	for i := range l.rules {
 		if host := l.rules[i].registrable(); host != "" {
@@ -182,7 +181,7 @@ func (l *List) Lint() (all []string) {
 	return all
 }
 
-// registrable returns an example of a host that the rule matches and that anyone can register; "" if there is none.
+// registrable returns an example of a host that the rule matches and anyone can register; "" if there is none.
 func (r *rule) registrable() string {
 	if r.literalHost || r.pattern == "" || !special(r.scheme) {
 		return ""

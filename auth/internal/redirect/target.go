@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// target is a redirect target in parts, each a piece of the original text.
+// target is a redirect target, split into parts of the original text.
 type target struct {
 	scheme string // without ":", in its original case
-	// slashes: an authority follows the scheme. Otherwise rest is everything after the colon.
+	// slashes is set if // and an authority follow the scheme. Otherwise rest is everything after the colon.
 	slashes bool
-	host    string // brackets included
-	port    string // "" when there is none
+	host    string // including the brackets of an IPv6 address
+	port    string // "" if there is none
 	rest    string // path and query, without the fragment
 	ip      netip.Addr
 }
@@ -58,7 +58,7 @@ var words = [...]string{
 
 func (r reason) String() string { return words[r] }
 
-// parse splits a target, or returns why browsers and this package might read it differently.
+// parse splits a target. why says why browsers and this package might read the target differently.
 func parse(text string) (t target, why reason) {
 	if text == "" {
 		return t, empty
@@ -99,7 +99,7 @@ func parse(text string) (t target, why reason) {
 	return t, t.split(authority)
 }
 
-// split reads host and port from an authority.
+// split reads host and port from the authority of a target.
 func (t *target) split(authority string) reason {
 	if strings.IndexByte(authority, '@') >= 0 {
 		return userInfo
@@ -132,7 +132,7 @@ func (t *target) split(authority string) reason {
 		if special(t.scheme) || colon >= 0 {
 			return noHost
 		}
-		return good // myapp:///callback
+		return good // such as myapp:///callback
 	}
 	if !plainHost(t.scheme, t.host) {
 		return badHost
@@ -140,7 +140,7 @@ func (t *target) split(authority string) reason {
 	if last := t.host[strings.LastIndexByte(t.host, '.')+1:]; last[0] <= '9' && numeric.MatchString(last) {
 		ip, err := netip.ParseAddr(t.host)
 		if err != nil {
-			return badNumber // 2130706433, 127.1, 0x7f.0.0.1, 010.0.0.1: all of them are addresses
+			return badNumber // 2130706433, 127.1, 0x7f.0.0.1 and 010.0.0.1 are all spellings of IPv4 addresses
 		}
 		t.ip = ip
 	}
@@ -163,11 +163,11 @@ func (t *target) is(scheme string) bool { return strings.EqualFold(t.scheme, sch
 
 func (t *target) web() bool { return t.slashes && (t.is("http") || t.is("https")) }
 
-// effectivePort returns the port, or the scheme's default; "" if there is neither.
+// effectivePort returns the port or, without one, the scheme's default port; "" if there is none.
 func (t *target) effectivePort() string { return cmp.Or(t.port, defaultPort(t.scheme)) }
 
-// special reports whether the scheme is one for which browsers repair a malformed authority. These are the schemes that
-// have a default port.
+// special reports whether browsers repair a malformed authority after this scheme. These are the schemes that have a
+// default port.
 func special(scheme string) bool { return defaultPort(scheme) != "" }
 
 func defaultPort(scheme string) string {
@@ -182,7 +182,7 @@ func defaultPort(scheme string) string {
 	return ""
 }
 
-// isClean reports whether text has no characters that browsers drop or replace before they parse.
+// isClean reports whether text has no characters that browsers drop or replace before they parse a URL.
 func isClean(text string) bool {
 	return text[0] != ' ' && text[len(text)-1] != ' ' && utf8.ValidString(text) &&
 		!strings.ContainsFunc(text, func(r rune) bool {
@@ -191,15 +191,15 @@ func isClean(text string) bool {
 		})
 }
 
-// schemeForm is the form of a scheme. numeric is the WHATWG test of the last label of a host that must be an IPv4
-// address.
+// schemeForm is the form of a scheme. numeric matches the last label of a host that, by the WHATWG URL standard, must
+// be an IPv4 address.
 var (
 	schemeForm = regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9+.-]*\z`)
 	numeric    = regexp.MustCompile(`\A(?:0[Xx][0-9A-Fa-f]*|[0-9]+)\z`)
 )
 
-// plainHost reports whether a host consists of labels of letters, digits, hyphens and, where the scheme is not special,
-// underscores.
+// plainHost reports whether a host consists of labels of letters, digits and hyphens. If the scheme is not special,
+// underscores are allowed too.
 func plainHost(scheme, host string) bool {
 	chars := "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._"
 	if special(scheme) {

@@ -9,9 +9,10 @@ import (
 
 // MessageBird has the settings of the gateway MessageBird (https://developers.messagebird.com/api/sms-messaging).
 type MessageBird struct {
-	// Needed by messagebird.
+	// Required with AUTH_SMS_PROVIDER=messagebird.
 	AccessKey string `env:"AUTH_SMS_MESSAGEBIRD_ACCESS_KEY" secret:"true"`
-	// Needed by messagebird. Sender: a number with its +, or a name of up to 11 letters and digits.
+	// Required with AUTH_SMS_PROVIDER=messagebird. Sender: a number with its +, or a name of up to 11 letters and
+	// digits.
 	Originator string `env:"AUTH_SMS_MESSAGEBIRD_ORIGINATOR"`
 	// Scheme and host to call in the place of the gateway's own.
 	URL string `env:"AUTH_SMS_MESSAGEBIRD_URL"`

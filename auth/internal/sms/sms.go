@@ -35,7 +35,7 @@ type Settings struct {
 	// Timeout is the time for a whole call; 0: 10 s.
 	Timeout time.Duration
 	Log     *slog.Logger   // nil: discarded
-	Watch   outbound.Watch // of each call; nil: off
+	Watch   outbound.Watch // reports each call; nil: off
 }
 
 // vendor is the protocol of one gateway.

@@ -10,9 +10,9 @@ import (
 
 // Textlocal has the settings of the gateway Textlocal (https://api.textlocal.in/docs/sendsms).
 type Textlocal struct {
-	// Needed by textlocal.
+	// Required with AUTH_SMS_PROVIDER=textlocal.
 	APIKey string `env:"AUTH_SMS_TEXTLOCAL_API_KEY" secret:"true"`
-	// Needed by textlocal. Sender as registered with the gateway.
+	// Required with AUTH_SMS_PROVIDER=textlocal. Sender as registered with the gateway.
 	Sender string `env:"AUTH_SMS_TEXTLOCAL_SENDER"`
 	// Scheme and host to call in the place of the gateway's own.
 	URL string `env:"AUTH_SMS_TEXTLOCAL_URL"`

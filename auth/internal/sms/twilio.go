@@ -12,11 +12,11 @@ import (
 
 // Twilio has the settings of the gateway Twilio (https://www.twilio.com/docs/messaging/api/message-resource).
 type Twilio struct {
-	// Needed by twilio. Account SID.
+	// Required with AUTH_SMS_PROVIDER=twilio. Account SID.
 	AccountSID string `env:"AUTH_SMS_TWILIO_ACCOUNT_SID"`
-	// Needed by twilio.
+	// Required with AUTH_SMS_PROVIDER=twilio.
 	AuthToken string `env:"AUTH_SMS_TWILIO_AUTH_TOKEN" secret:"true"`
-	// Needed by twilio. SID of a messaging service, or the sender's number.
+	// Required with AUTH_SMS_PROVIDER=twilio. SID of a messaging service, or the sender's number.
 	From string `env:"AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"`
 	// SID of the content template of WhatsApp messages, whose variable 1 is the code; unset: AUTH_SMS_TEMPLATE.
 	ContentSID string `env:"AUTH_SMS_TWILIO_CONTENT_SID"`
@@ -87,7 +87,7 @@ func (t Twilio) read(a answer) (string, *failure) {
 	}
 	if in.Status == "failed" || in.Status == "undelivered" {
 		f := again("%s %s for message %s", in.ErrorMessage, in.ErrorCode, in.SID)
-		f.final = in.ErrorCode != "30001" && in.ErrorCode != "30008" // 30001: the queue is full; 30008: an unknown error
+		f.final = in.ErrorCode != "30001" && in.ErrorCode != "30008" // 30001: queue full; 30008: unknown error
 		return "", f
 	}
 	return string(in.SID), nil

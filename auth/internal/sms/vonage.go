@@ -9,11 +9,11 @@ import (
 
 // Vonage has the settings of the gateway Vonage, formerly Nexmo (https://developer.vonage.com/api/sms).
 type Vonage struct {
-	// Needed by vonage.
+	// Required with AUTH_SMS_PROVIDER=vonage.
 	APIKey string `env:"AUTH_SMS_VONAGE_API_KEY" secret:"true"`
-	// Needed by vonage.
+	// Required with AUTH_SMS_PROVIDER=vonage.
 	APISecret string `env:"AUTH_SMS_VONAGE_API_SECRET" secret:"true"`
-	// Needed by vonage. Sender: a number or a name.
+	// Required with AUTH_SMS_PROVIDER=vonage. Sender: a number or a name.
 	From string `env:"AUTH_SMS_VONAGE_FROM"`
 	// Scheme and host to call in the place of the gateway's own.
 	URL string `env:"AUTH_SMS_VONAGE_URL"`

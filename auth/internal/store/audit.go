@@ -114,8 +114,9 @@ func (b *Batch) Audit(a Audit) {
 	b.exec("audit", insertAudit, append(a.args(), uuidOrNull(a.OnlyFor))...)
 }
 
-// noted returns an SQL step that writes one audit row for each row of the step named from. at is the parameter with the
-// time. first is the number of the parameter after it; the parameters from first on are Audit.args without the time.
+// noted returns a common table expression that writes one audit row for each row of the table expression from. at is
+// the parameter with the time. first is the number of the parameter after it; the parameters from first on are
+// Audit.args without the time.
 func noted(at string, first int, from string) string {
 	return `noted as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)

@@ -69,9 +69,9 @@ func (e *auditTicket) args() []any { return []any{e.skipped, e.closed} }
 
 func (a Audit) unnamed() bool { return uuidOrNull(a.Actor) == nil && a.ActorRole == "" }
 
-// noteIfRoom returns the SQL steps that write an audit row if the step named marked has a row and the bucket has a
-// token. The parameters from number first on are Audit.args (at, action, actor, role, session, IP address and traits),
-// followed by auditTicket.args.
+// noteIfRoom returns the common table expressions that write an audit row if the table expression marked has a row and
+// the bucket has a token. The parameters from number first on are Audit.args (at, action, actor, role, session, IP
+// address and traits), followed by auditTicket.args.
 func noteIfRoom(first int) string {
 	return numberFrom(first, `counted as (
     insert into {audit_unnamed} as g (one, tokens, at, wrote, omitted, told, told_before)

@@ -121,7 +121,7 @@ func (b *Batch) restart() {
 	}
 }
 
-// reset makes a destination zero.
+// reset sets the destination of a read, to which into points, to its zero value.
 func reset(into any) {
 	switch into := into.(type) {
 	case nil:

@@ -141,9 +141,9 @@ func (b bucket) fullAt() string {
 	return b.now + "::timestamptz + " + b.refill + "::float8 * interval '1 second'"
 }
 
-// takeFrom returns an SQL step named taken. For each row of the FROM clause from, it takes a token from the bucket with
-// the given key, and returns a row if the bucket had a token. An empty bucket is not changed, so it refills as if
-// nothing had been tried.
+// takeFrom returns a common table expression named taken. For each row of the FROM clause from, it takes a token from
+// the bucket with the given key, and returns a row if the bucket had a token. An empty bucket is not changed, so it
+// refills as if nothing had been tried.
 func takeFrom(key, from string, b bucket) string {
 	return `taken as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -155,8 +155,8 @@ func takeFrom(key, from string, b bucket) string {
 )`
 }
 
-// markPause returns an SQL step named marked. For each row of the FROM clause from, it takes the token of an interval,
-// and returns a row if the token had not been taken.
+// markPause returns a common table expression named marked. For each row of the FROM clause from, it takes the token of
+// an interval, and returns a row if the token had not been taken.
 func markPause(key, refill, now, from string) string {
 	return `marked as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -215,9 +215,9 @@ func placeOf(user, mac string) string {
 	return "sha256(uuid_send(" + user + "::uuid) || " + mac + "::bytea)"
 }
 
-// rememberPlace returns two SQL steps for a statement that opens a session. They store the place from which the user
-// signs in, and delete the place that was not used for the longest time if there are too many. users is the name of a
-// table with one row, or none. If the place was stored less than a day ago, nothing is written.
+// rememberPlace returns two common table expressions for a statement that opens a session. They store the place from
+// which the user signs in, and delete the place that was not used for the longest time if there are too many. users is
+// the name of a table with one row, or none. If the place was stored less than a day ago, nothing is written.
 func rememberPlace(users, user, mac, now string) string {
 	return `
 placed as (

@@ -156,8 +156,8 @@ func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, 
 }
 
 // locked calls f in a transaction during which no other process applies migrations. f gets the migrations that were
-// applied. The lock is held by the transaction, since behind PgBouncer a lock held by a database session could not be
-// released reliably.
+// applied. The lock is held by the transaction, not by the database session, since behind PgBouncer each transaction
+// may run in another session.
 func (db *DB) locked(ctx context.Context, c *pgx.Conn, files []migration, f func(pgx.Tx, map[int]applied) error) error {
 	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 		// Another process may need long for its migration. The timeout lets this process log that it waits.

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// isLive is the SQL condition that a challenge may still be spent, that is, used for a sign-in. The ids of spent
-// challenges are deleted about a minute after that is no longer possible. It reads PostgreSQL's clock after all waits
-// for locks, so that a wrong clock of a replica cannot make a spent challenge usable again.
+// isLive is the SQL condition that a challenge may still be spent, which an authenticator's answer does once. The ids
+// of spent challenges are deleted about a minute after that is no longer possible. The condition reads PostgreSQL's
+// clock after all waits for locks, so that a wrong clock of a replica cannot make a spent challenge usable again.
 const isLive = `coalesce($3::timestamptz, clock_timestamp()) <= $2::timestamptz`
 
 var spendChallenge = define(`
@@ -94,9 +94,9 @@ type PasskeySession struct {
 	User  User
 }
 
-// In openPasskeySession each step uses the rows of the step before it, so that nothing follows a step without a row. An
-// earlier statement of the Batch has locked the user, so that the factors and the column bound are read as the previous
-// holder of the lock has left them.
+// In openPasskeySession each table expression uses the rows of the one before it, so that nothing follows one without a
+// row. An earlier statement of the Batch has locked the user, so that the factors and the column bound are read as the
+// previous holder of the lock has left them.
 var openPasskeySession = define(`
 with spent as (
     insert into {spent_challenges} (id) select $1::uuid where ` + isLive + `

@@ -77,7 +77,7 @@ const (
 	EndedPhoneChanged    = "phone_changed"
 	EndedReuse           = "reuse"
 	EndedDeleted         = "deleted"
-	// EndedClaimed: another user has proven to own the address of this unconfirmed account, and got the account.
+	// EndedClaimed: the account, which was unconfirmed, went to the user that has proven to own its address.
 	EndedClaimed = "claimed"
 	// EndedByFactor: the session was below aal2 when a second factor was verified in another session.
 	EndedByFactor = "mfa_verified"

@@ -34,11 +34,11 @@ type Settings struct {
 	Namespace string `env:"AUTH_DB_NAMESPACE" restart:"true"`
 	// Most connections; 0: what the server has free at start, less 5.
 	MaxConns int `env:"AUTH_DB_MAX_POOL_SIZE" envDefault:"0" min:"0" restart:"true"`
-	// Age at which a connection is closed; 0: none.
+	// Age at which a connection is closed; 0: never.
 	MaxConnLifetime time.Duration `env:"AUTH_DB_CONN_MAX_LIFETIME" envDefault:"0s" min:"0s" restart:"true"`
-	// Rest after which a connection is closed; 0: 10s, beyond 4 for each core.
+	// Time without use after which a connection is closed, except for 4 for each core; 0: 10s.
 	MaxConnIdleTime time.Duration `env:"AUTH_DB_CONN_MAX_IDLE_TIME" envDefault:"0s" min:"0s" restart:"true"`
-	// How often the ages and rests of connections are checked; 0: 5s.
+	// How often connections are checked for their age and their time without use; 0: 5s.
 	HealthCheckPeriod time.Duration `env:"AUTH_DB_HEALTH_CHECK_PERIOD" envDefault:"0s" min:"0s" restart:"true"`
 }
 

@@ -15,7 +15,7 @@ import (
 type Sweep struct {
 	Now time.Time
 	// Tokens, flows, states, spent ID tokens and limits are deleted if they expired before Now, messages if they were
-	// sent or failed before Messages, audit rows if they were written before Audit.
+	// sent, or failed or expired for good, before Messages, audit rows if they were written before Audit.
 	Messages, Audit time.Time
 	// Challenges are deleted if they expired before the time Challenges, unverified factors if they were enrolled
 	// before Factors.

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Differs returns the name of the first column in which the user read from the source differs from the carried one,
-// which is the user in our tables; "" if none does. clock is the source's clock. A time in the future was replaced by
-// the clock's time when the user was copied, and is replaced again when the user is read; so a time that equals clock
-// counts as the same.
+// Differs returns the name of the first column in which the user u, read from the source, differs from carried, the
+// user in our tables; "" if none does. clock is the source's clock. A time in the future was replaced by the clock's
+// time when the user was copied, and is replaced again when the user is read; so a time that equals clock counts as the
+// same.
 func (u *User) Differs(carried *User, clock time.Time) string {
 	if carried == nil {
 		return "id"
@@ -19,7 +19,7 @@ func (u *User) Differs(carried *User, clock time.Time) string {
 	return differs(userColumns, userTargets(u), userTargets(carried), clock)
 }
 
-// Differs does the same as User.Differs for an identity of the carried user.
+// Differs does the same as User.Differs for an identity of the user carried.
 func (i *Identity) Differs(carried *User, clock time.Time) string {
 	if carried == nil {
 		return "user_id"

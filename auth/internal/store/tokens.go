@@ -157,10 +157,11 @@ type Digits struct {
 	Place Place
 }
 
-// takeTry returns the SQL steps that take a token from a bucket before digits are compared. So guesses for one address
-// are executed one after the other. The step known says whether the place is a known one. The step guess has a row if
-// the bucket held a token. If the guess is right, the caller gives the token back. The parameters from number first on
-// are key, size, rate and refill of the bucket Tries, the place's MAC, Since, and the key of the place's bucket.
+// takeTry returns the common table expressions that take a token from a bucket before digits are compared. So guesses
+// for one address are executed one after the other. The table expression known says whether the place is a known one;
+// guess has a row if the bucket held a token. If the guess is right, the caller gives the token back. The parameters
+// from number first on are key, size, rate and refill of the bucket Tries, the place's MAC, Since, and the key of the
+// place's bucket.
 func takeTry(known, now string, first int) string {
 	p := func(i int) string { return numberFrom(first, fmt.Sprintf("$%d", i)) }
 	return `known as (
@@ -186,8 +187,8 @@ func ownerKnows(aud, address, mac, since string) string {
         where ` + knowsPlace("owner.id", mac, since) + `)`
 }
 
-// spendOrMiss returns the last SQL steps of a statement that compares digits with the tokens in the step live. The
-// token in the step hit is deleted. If there is none, a miss is counted on each token in live.
+// spendOrMiss returns the end of a statement that compares digits with the tokens in the table expression live. The
+// token in the table expression hit is deleted. If there is none, a miss is counted on each token in live.
 func spendOrMiss(maxMisses string) string {
 	return `consumed as (
     delete from {one_time_tokens} where id = (select id from hit)

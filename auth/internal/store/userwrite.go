@@ -131,7 +131,7 @@ update {users} u set
     user_metadata = (case when $26 then '{}' else user_metadata end || coalesce($27, '{}'::jsonb)) - $28::text[]
 where u.id = $1`)
 
-// UpdateUser applies a patch. It has no effect if the user was deleted.
+// UpdateUser applies a patch. It has no effect if the user does not exist.
 func (b *Batch) UpdateUser(p UserPatch) {
 	b.exec("update user", updateUser, p.ID, p.Now, p.Role, p.Email, p.Phone, p.PasswordHash, p.NewEmail, p.NewPhone,
 		p.CurrentEmailProven, p.NewEmailProven, p.IsAnonymous,

@@ -281,11 +281,12 @@ func (f *findings) moves(ctx context.Context) error {
 	return nil
 }
 
-// maxAge is how many transactions of the source may have begun since the floor. Their ids repeat after twice as many.
+// maxAge is how many transactions of the source may have begun since the transaction whose id is the floor of the next
+// pass. Transaction ids repeat after twice as many.
 const maxAge = 1_000_000_000
 
-// mark refuses the run if the floor stored in the takeover is not valid for the source. next is the source's next
-// transaction id.
+// mark refuses the run if the transaction id stored as the floor of the next pass is not valid in the source. next is
+// the source's next transaction id.
 func (f *findings) mark(next former.Floor) {
 	m := &f.r.move
 	floor := m.Floor
@@ -369,7 +370,7 @@ func (f *findings) providers(ctx context.Context) error {
 }
 
 // duplicates finds groups of users whose email addresses or phone numbers differ only in spelling. Of each group only
-// the user who has signed in last is carried.
+// the user who has signed in last is copied.
 func (f *findings) duplicates(ctx context.Context) error {
 	r := f.r
 	var pairs []string

@@ -56,7 +56,7 @@ type securityKeys struct {
 	seen   map[string]bool // the ids of credentials found so far
 }
 
-// add checks a security key. It returns the reason why the key is not carried, or "" if it is.
+// add checks a security key. It returns the reason why the key is not copied, or "" if it is.
 func (k *securityKeys) add(f *former.Factor) string {
 	c := securityKey(f)
 	switch {

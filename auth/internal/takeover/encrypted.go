@@ -128,7 +128,7 @@ func (f *findings) encrypted(ctx context.Context) error {
 	return nil
 }
 
-// factors finds the factors that are not carried: those that cannot be read, and further phone factors of a user with
+// factors finds the factors that are not copied: those that cannot be read, and further phone factors of a user with
 // the same number.
 func (f *findings) factors(ctx context.Context, o *opener) error {
 	r := f.r

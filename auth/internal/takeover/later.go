@@ -15,8 +15,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// laterPass carries the changes since the floor. A pass that was interrupted is started again from its beginning, which
-// does no harm.
+// laterPass copies the rows that were written to the source since the takeover's floor, the transaction id that endPass
+// has set. A pass that was interrupted is started again from its beginning, which does no harm.
 func (r *run) laterPass(ctx context.Context) error {
 	since := former.Since{Floor: former.Floor(*r.move.Floor), Clock: cmp.Or(r.steps.Clock, r.move.StartedAt)}
 	r.result.since = &since
@@ -51,7 +51,7 @@ type laterRows struct {
 	former []uuid.UUID
 }
 
-// laterTable first deletes the rows that are no longer carried, and removes values that other rows may have now:
+// laterTable first deletes the rows that are no longer copied, and removes values that other rows may have now:
 // addresses, names and provider ids. Then it writes the rows that have changed or are missing.
 func (r *run) laterTable(ctx context.Context, t table, since former.Since) error {
 	r.progress.start(t.name, r.Source.Catalog.About(t.source))
@@ -298,9 +298,9 @@ func (r *run) awaitWriters(ctx context.Context) error {
 	}
 }
 
-// lastCheck returns an error if the source was written since this run began. It compares two counts of rows written
-// since the floor, because the floor may be older than the run, if another application's transaction was open: rows
-// that existed when the run began do not count.
+// lastCheck returns an error if the source was written since this run began. It compares two counts of the rows that
+// were written since the transaction r.floor, which may be older than the run, if another application's transaction was
+// open: rows that existed when the run began do not count.
 func (r *run) lastCheck(ctx context.Context) error {
 	now, err := r.Source.Changed(ctx, r.floor)
 	if err == nil && now != r.before {

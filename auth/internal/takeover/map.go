@@ -19,7 +19,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// pendingLife is how long, after the takeover began, an unconfirmed sign-up that was carried can still be confirmed.
+// pendingLife is how long, after the takeover began, an unconfirmed sign-up that was copied can still be confirmed.
 const pendingLife = 30 * 24 * time.Hour
 
 // mapper converts rows of the source to rows of our tables. The result depends only on the row and the mapper's fields,
@@ -202,7 +202,7 @@ func customProviders(names []string, ours map[string]bool, decided map[string]st
 	return renamed
 }
 
-// factors converts the factors of one user, which must be sorted by age. dropped has the factors that are not carried.
+// factors converts the factors of one user, which must be sorted by age. dropped has the factors that are not copied.
 func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []store.CarriedFactor {
 	var out []store.CarriedFactor
 	own, taken := map[string]bool{}, map[string]bool{}
@@ -317,7 +317,7 @@ func amr(claims []former.Claim) json.RawMessage {
 	return b
 }
 
-// The reasons why a mailed link is not carried.
+// The reasons why a mailed link is not copied.
 const (
 	leftExpired = "expired"
 	leftCodes   = "codes only"
@@ -335,7 +335,7 @@ var flowMethods = map[string][]string{
 	"email_change_token_new":     {"email_change"},
 }
 
-// link converts a mailed link, and the PKCE flow that the link continues. If the link is not carried, reason is why.
+// link converts a mailed link, and the PKCE flow that the link continues. If the link is not copied, reason is why.
 func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow, reason string, err error) {
 	u := l.User
 	if u == nil || u.Reason != "" || !u.DeletedAt.IsZero() {

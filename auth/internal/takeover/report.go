@@ -302,7 +302,7 @@ func (r *run) dryRun(ctx context.Context) error {
 	return r.dryReport(ctx)
 }
 
-// dryReport counts the rows that a run would carry, and writes the report.
+// dryReport counts the rows that a run would copy, and writes the report.
 func (r *run) dryReport(ctx context.Context) error {
 	r.result.links = tally{Left: map[string]int64{}}
 	if err := r.readLinks(ctx, func(batch) error { return ctx.Err() }); err != nil {

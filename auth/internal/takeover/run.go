@@ -35,8 +35,8 @@ type run struct {
 	clock  time.Time // the source's clock, read after the floor
 
 	warnings []string
-	// duplicates are users who are not carried because another user has the same address. dropped and badSessions are
-	// factors, passkeys and sessions that are not carried because of their contents; dropped has the reasons.
+	// duplicates are users who are not copied because another user has the same address. dropped and badSessions are
+	// factors, passkeys and sessions that are not copied because of their contents; dropped has the reasons.
 	duplicates  map[uuid.UUID]bool
 	dropped     map[uuid.UUID]string
 	badSessions map[uuid.UUID]bool
@@ -68,9 +68,9 @@ type steps struct {
 	Clock     time.Time `json:"clock,omitzero"`
 	PassClock time.Time `json:"pass_clock,omitzero"`
 	// Custom maps the source's names custom:NAME of providers to ours. A name must not change any more, since rows that
-	// were carried have it.
+	// were copied have it.
 	Custom map[string]string `json:"custom,omitempty"`
-	// LinksUntil is when the last link that was carried expires.
+	// LinksUntil is when the last link that was copied expires.
 	LinksUntil time.Time `json:"links_until,omitzero"`
 }
 
@@ -125,7 +125,7 @@ func (r *run) run(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// finish carries the links, verifies that both sides are the same, and closes the takeover, at the end of the last run.
+// finish copies the links, verifies that both sides are the same, and closes the takeover, at the end of the last run.
 func (r *run) finish(ctx context.Context) error {
 	if err := r.links(ctx); err != nil {
 		return err
@@ -308,7 +308,7 @@ func (r *run) firstPass(ctx context.Context) error {
 
 func nothing(context.Context, *store.Carrier) error { return nil }
 
-// endPass makes the floor of this pass the floor from which the next pass looks for changes.
+// endPass makes the floor of this pass, a transaction id, the floor from which the next pass looks for changes.
 func (r *run) endPass(ctx context.Context) error {
 	r.move.Floor, r.move.PassFloor = r.move.PassFloor, nil
 	r.steps.Pass, r.steps.LookedAt, r.steps.PassAt = "", r.steps.PassAt, time.Time{}

@@ -67,7 +67,7 @@ func stream[T any](ctx context.Context, chunk int, read func(context.Context, fu
 	return next, stop
 }
 
-// table is a table whose rows are carried, and compared by their ids.
+// table is a table whose rows are copied, and compared by their ids.
 type table struct {
 	target store.CarriedTable
 	source string
@@ -92,11 +92,11 @@ type pair struct {
 	id     uuid.UUID
 	source *former.Entry // nil: the source has no such row
 	target *owned        // nil: our table has no such row
-	// reason is why the source's row is not carried; "" if it is.
+	// reason is why the source's row is not to be copied; "" if it is.
 	reason string
 }
 
-// wanted reports whether our table should have the row: the source has it, and it is carried.
+// wanted reports whether our table should have the row: the source has it, and it is to be copied.
 func (p *pair) wanted() bool { return p.source != nil && p.reason == "" }
 
 // merge reads the ids of a table in the source and in the target, in order, and calls visit once for each id. If target
@@ -153,8 +153,8 @@ func (r *run) merge(ctx context.Context, t table, since *former.Since, target bo
 	return nil
 }
 
-// reason returns why a row of the source is not carried: because of its columns, or because of what the checks before
-// the run have found. It returns "" if the row is carried.
+// reason returns why a row of the source is not copied: because of its columns, or because of what the checks before
+// the run have found. It returns "" if the row is copied.
 func (r *run) reason(t table, e former.Entry) string {
 	switch {
 	case e.Reason != "":

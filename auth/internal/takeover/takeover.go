@@ -2,10 +2,11 @@
 // the former service, to this service's tables.
 //
 // It reads the source, the tables of the former service, through package former. It writes the target, our tables,
-// through package store, in batches of one transaction each. In names and messages, here means the target, there the
-// source. The package decides which rows are carried and how they are converted, what is refused before anything is
-// written, and when a takeover is closed. It contains no SQL, flags or names of settings. Its messages contain no
-// addresses, hashes, tokens or keys.
+// through package store, in batches of one transaction each. A first pass copies all rows. A later pass copies what was
+// written to the source since the floor, the id of the oldest transaction that was open when the previous pass began.
+// In names and messages, here means the target, there the source. The package decides which rows are copied and how
+// they are converted, what is refused before anything is written, and when a takeover is closed. It contains no SQL,
+// flags or names of settings. Its messages contain no addresses, hashes, tokens or keys.
 package takeover
 
 import (
@@ -27,9 +28,9 @@ import (
 // Mode is what a run is to do.
 type Mode int
 
-// The modes. Last carries everything and closes the takeover. Ahead carries rows and leaves the takeover open for a
-// later run. DryRun writes nothing. Abandon deletes what was carried. Suggest prints again the changes that the
-// application needs.
+// The modes. Last copies everything and closes the takeover. Ahead copies rows and leaves the takeover open for a later
+// run. DryRun writes nothing. Abandon deletes what was copied. Suggest prints again the changes that the application
+// needs.
 const (
 	Last Mode = iota
 	Ahead

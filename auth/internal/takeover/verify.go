@@ -26,7 +26,7 @@ type tally struct {
 	Left    map[string]int64 `json:"left_out"`
 }
 
-// leftForNext is the reason for rows that were not carried yet and will be by the next run.
+// leftForNext is the reason for rows that were not copied yet and will be by the next run.
 const leftForNext = "left for the next run"
 
 // reservoir is a random sample of ids whose total number is not known in advance (reservoir sampling).
@@ -144,7 +144,7 @@ func refuseDifference(t table, id, user uuid.UUID, column string) error {
 }
 
 // compareRows compares users and sessions column by column. It writes a row that differs again, since it may differ
-// only because a time that was in the future when the row was carried has passed meanwhile. If a row still differs, it
+// only because a time that was in the future when the row was copied has passed meanwhile. If a row still differs, it
 // returns an error.
 func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) error {
 	again := map[string][]uuid.UUID{}

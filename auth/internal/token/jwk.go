@@ -57,15 +57,22 @@ func ParseJWK(text string) (JWK, error) {
 	if err != nil {
 		return JWK{}, err
 	}
-	needs := map[Algorithm]struct {
-		kty  string
-		read func(*jwkText) (*Key, error)
-	}{RS256: {"RSA", (*jwkText).rsaKey}, ES256: {"EC", (*jwkText).ecKey}, EdDSA: {"OKP", (*jwkText).edKey},
-		HS256: {"oct", (*jwkText).octKey}}[alg]
-	if t.kty != needs.kty {
-		return JWK{}, fmt.Errorf("alg %s needs kty %s, not %.20q", alg, needs.kty, t.kty)
+	var kty string
+	var read func() (*Key, error)
+	switch alg {
+	case RS256:
+		kty, read = "RSA", t.rsaKey
+	case ES256:
+		kty, read = "EC", t.ecKey
+	case EdDSA:
+		kty, read = "OKP", t.edKey
+	case HS256:
+		kty, read = "oct", t.octKey
 	}
-	k, err := needs.read(t)
+	if t.kty != kty {
+		return JWK{}, fmt.Errorf("alg %s needs kty %s, not %.20q", alg, kty, t.kty)
+	}
+	k, err := read()
 	if err != nil {
 		return JWK{}, err
 	}
@@ -88,20 +95,16 @@ func keysIn(set string) (keys string, err error) {
 
 func readJWK(text string) (*jwkText, error) {
 	t := &jwkText{}
-	fields := map[string]*string{
-		"kty": &t.kty, "kid": &t.kid, "alg": &t.alg, "use": &t.use, "crv": &t.crv,
-		"n": &t.n, "e": &t.e, "d": &t.d, "p": &t.p, "q": &t.q, "dp": &t.dp, "dq": &t.dq, "qi": &t.qi,
-		"k": &t.k, "x": &t.x, "y": &t.y,
-	}
+	known := fields{{"kty", &t.kty}, {"kid", &t.kid}, {"alg", &t.alg}, {"use", &t.use}, {"crv", &t.crv},
+		{"n", &t.n}, {"e", &t.e}, {"d", &t.d}, {"p", &t.p}, {"q", &t.q}, {"dp", &t.dp}, {"dq", &t.dq}, {"qi", &t.qi},
+		{"k", &t.k}, {"x", &t.x}, {"y", &t.y}}
 	err := jsontext.Members(text, func(name, value string) error {
-		var err error
-		switch field := fields[name]; {
-		case field != nil:
-			*field, err = jsontext.Unquote(value)
-		case name == "key_ops":
+		err := known.read(name, value)
+		switch name {
+		case "key_ops":
 			t.hasOps = true
 			t.ops, err = jsontext.Strings(value)
-		case name == "oth":
+		case "oth":
 			t.multiPrime = true
 		}
 		if err != nil {

@@ -34,10 +34,10 @@ func TestParseJWKRefuses(t *testing.T) {
 		f(k, `"key_ops":["sign"`, `"key_ops":["sign","encrypt"`, `key_ops has "encrypt"`)
 		f(k, `"key_ops":["sign"`, `"key_ops":["sign","sign"`, "twice")
 		f(k, `"key_ops":["sign"`, `"key_ops":[1`, "key_ops has the wrong type")
-		f(k, `"kty":`, `"kty":"x","kty":`, "given twice")
+		f(k, `"kty":`, `"kty":"x","kty":`, `given twice: "kty"`)
 		f(k, "}", "},", "not valid JSON")
 		f(k, "}", "", "not valid JSON")
-		f(k, "{", "[{", "not valid JSON")
+		f(k, "{", "[{", "not a JSON object")
 	}
 	f(rfcEC, `["sign"]`, `[]`, "key_ops is empty")
 	f(rfcEC, `"kid"`, `"use":"enc","kid"`, `use is "enc"`)
@@ -171,5 +171,5 @@ func TestParseKeys(t *testing.T) {
 	refuse("["+rfcRSA+","+verifyOnly+","+strings.Replace(rfcThumb, "2011-04-29", "a2", 1)+"]",
 		`key 3 (kid "a2"): key 1 has the same kid`)
 	refuse("["+strings.Replace(rfcRSA, `"alg"`, `"x"`, 1)+","+strings.Replace(verifyOnly, `"kid"`, `"x5u"`, 1)+",1]",
-		`key 1 (kid "a2"): alg is missing`, "key 2: kid is missing", "key 3: not valid JSON")
+		`key 1 (kid "a2"): alg is missing`, "key 2: kid is missing", "key 3: not a JSON object")
 }

@@ -3,6 +3,8 @@ package webauthn
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
+	"fmt"
 	"slices"
 
 	"gatehouse/auth/internal/jsontext"
@@ -41,13 +43,16 @@ func readClientData(raw []byte) (c clientData, err error) {
 				err = jsontext.ErrSyntax
 			}
 		}
-		return err
+		if err != nil {
+			return fmt.Errorf("%s has the wrong type", name)
+		}
+		return nil
 	})
-	switch {
-	case err != nil:
+	if err == nil && needed > 0 {
+		err = errors.New("type, challenge or origin is missing")
+	}
+	if err != nil {
 		return c, unreadable("clientDataJSON: " + err.Error())
-	case needed > 0:
-		return c, unreadable("a member of clientDataJSON is missing")
 	}
 	return c, nil
 }

@@ -72,6 +72,25 @@ func policyOf(challenge []byte) *webauthn.Policy {
 		Challenges: [][]byte{bytes.Repeat([]byte{9}, 32), challenge}}
 }
 
+func TestClientData_errors(t *testing.T) {
+	v := vectors(t)[0].Registration
+	for data, want := range map[string]string{
+		`{"type":5}`: "type has the wrong type",
+		`{"type":"webauthn.create","crossOrigin":null}`: "crossOrigin has the wrong type",
+		`{"topOrigin":{}}`:        "topOrigin has the wrong type",
+		`{"type":"a","type":"a"}`: `JSON member given twice: "type"`,
+		`{"type":"a"}`:            "type, challenge or origin is missing",
+		`[]`:                      "not a JSON object",
+		`{"type":"a"`:             "not valid JSON",
+	} {
+		_, err := webauthn.ParseRegistration(message([]byte{1}, map[string][]byte{"clientDataJSON": []byte(data),
+			"attestationObject": fromHex(t, v.AttestationObject)}))
+		if err == nil || !strings.HasSuffix(err.Error(), "clientDataJSON: "+want) {
+			t.Errorf("%s: %v, want %q", data, err, want)
+		}
+	}
+}
+
 // The test vectors of Web Authentication Level 3, section 16.
 func TestVectors(t *testing.T) {
 	refused := map[string]webauthn.Failure{

@@ -111,7 +111,8 @@ func (f *Flow) TextSMS(text func(string) string, code string, metadata json.RawM
 	return mail.SMS{Text: text(code), Token: code, Locale: language.Tag, IP: f.Settings.HookIP(mail.ChannelSMS, f.Req)}
 }
 
-// Phone is where an SMS goes: a number, its channel ("" is sms), and the metadata of the user, which may name a language.
+// Phone is where an SMS goes: a number, its channel ("" is sms), and the metadata of the user, which may name a
+// language.
 type Phone struct {
 	Number, Channel string
 	Metadata        json.RawMessage

@@ -99,7 +99,7 @@ const (
 
 // User is a user of the source, with what the user and the user's client know, beyond what is in the tables.
 type User struct {
-	// Kind is the number of the user's peculiarity, listed in TestKinds.
+	// Kind is the number of what is special about the user; the method writer.kinds has all kinds.
 	Kind int
 	Name string
 	ID   uuid.UUID
@@ -125,7 +125,7 @@ type Session struct {
 	AMR  []AMR
 	// Factor is the factor that has raised the session's level.
 	Factor uuid.UUID
-	// Left is true if the session is not carried, because it has expired or belongs to an OAuth client.
+	// Left is true if the session is not copied, because it has expired or belongs to an OAuth client.
 	Left bool
 }
 
@@ -191,7 +191,7 @@ func (s *Source) User(kind int) *User {
 	return nil
 }
 
-// Live returns the sessions that a takeover carries.
+// Live returns the sessions that a takeover copies.
 func (s *Source) Live() (live []Session) {
 	for _, u := range s.Users {
 		for _, v := range u.Sessions {
