@@ -123,7 +123,7 @@ func TestSubcommands(t *testing.T) {
 		"00000000-0000-4000-8000-000000000000")
 	f(0, `^allowed  http://localhost:3000/x`, `^$`, "redirect", "test", "http://localhost:3000/x")
 	f(1, `^refused  https://evil.test/ `, `1 of 1 are refused`, "redirect", "test", "https://evil.test/")
-	for _, args := range []string{"openapi", "admin get cleo@example.org"} { // cut on a full disk
+	for _, args := range []string{"openapi", "admin get cleo@example.org", "help", "keys -h", "keys list -h"} { // cut on a full disk
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", `exec "$0" $1 >/dev/full`, os.Args[0], args)
 		cmd.Dir, cmd.Env = t.TempDir(), env
 		out, err := cmd.CombinedOutput()

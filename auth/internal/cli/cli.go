@@ -3,6 +3,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -118,8 +119,8 @@ func run(ctx context.Context, p program) int {
 	if do := commands[command]; do != nil {
 		text := usage(command)
 		if text != "" && len(rest) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, rest[0]) {
-			fmt.Fprint(p.stdout, text)
-			return exitOK
+			_, err := fmt.Fprint(p.stdout, text)
+			return p.status(err)
 		}
 		return p.status(do(&p, ctx, rest))
 	}
@@ -170,8 +171,8 @@ func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least,
 		f.SetOutput(&said)
 		err := f.Parse(args)
 		if errors.Is(err, flag.ErrHelp) {
-			said.WriteTo(p.stdout)
-			return nil, err
+			_, failed := said.WriteTo(p.stdout)
+			return nil, cmp.Or(failed, err)
 		}
 		f.SetOutput(p.stderr)
 		if err != nil {

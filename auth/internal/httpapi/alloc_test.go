@@ -41,5 +41,5 @@ func TestServe_Alloc(t *testing.T) {
 	set.Prefix = "/auth/v1"
 	offline.Apply(set)
 	f(10, offline, "/auth/v1/health", "")
-	f(76, a.server, "/user", g.AccessToken)
+	f(75, a.server, "/user", g.AccessToken)
 }

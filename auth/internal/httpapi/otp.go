@@ -25,7 +25,7 @@ func (s *Server) postOTP(c *call) error {
 func (s *Server) postMagicLink(c *call) error {
 	var in flow.MagicLink
 	if err := c.decode(&in); err != nil {
-		return cmp.Or(s.core.Live().Email.CheckMagicLink(), reworded(err, "Could not read verification params: "))
+		return cmp.Or(c.live.flows.Email.CheckMagicLink(), reworded(err, "Could not read verification params: "))
 	}
 	if err := c.knownAud(); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (s *Server) postMagicLink(c *call) error {
 func (s *Server) postRecover(c *call) error {
 	var in flow.Recover
 	if err := c.decode(&in); err != nil {
-		return cmp.Or(s.core.Live().Email.CheckRecovery(), err)
+		return cmp.Or(c.live.flows.Email.CheckRecovery(), err)
 	}
 	return c.empty(s.accounts.Recover(c.ctx(), s.sender(c), in))
 }

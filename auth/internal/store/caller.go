@@ -21,7 +21,7 @@ where u.id = $1
 // Caller reads the user and the session that an access token names, with the user's identities and factors. It returns
 // ErrNotFound if the user does not exist. If the session does not exist or belongs to another user, s has a Nil ID.
 func (db *DB) Caller(ctx context.Context, user, session uuid.UUID) (u User, s Session, err error) {
-	err = db.query(ctx, "caller", userInto(&u, nil, sessionTargets(&s)...), selectCaller, user, session)
+	err = db.query(ctx, "caller", userInto(&u, sessionTargets(&s)), selectCaller, user, session)
 	u.sortIdentities()
 	return u, s, orNotFound(err, u)
 }

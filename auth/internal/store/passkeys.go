@@ -122,7 +122,7 @@ with spent as (
         $10, $11, $12, passkey_id from used
     returning aal
 ), ` + rememberPlace("used", "$5", "$13", "$6") + `, ` + noted("$6", 18, "opened") + `
-select exists (select from spent), (select aal from opened), ` + userColumns + `,` + identityColumns + `,` +
+select ` + userColumns + `,` + identityColumns + `, exists (select from spent), (select aal from opened),` +
 	factorsOf("$5") + `
 from (select) here left join person u on true left join {identities} i on i.user_id = u.id`)
 
@@ -135,7 +135,7 @@ func (db *DB) OpenPasskeySession(ctx context.Context, o OpenPasskeySession) (Pas
 		o.MayReachAAL2)
 	b := db.Batch()
 	b.exec("lock", lockRow, s.User)
-	b.rows("open passkey session", &out, userInto(&out.User, []any{&out.Spent, &out.AAL}), openPasskeySession,
+	b.rows("open passkey session", &out, userInto(&out.User, nil, &out.Spent, &out.AAL), openPasskeySession,
 		append(args, o.Audit.args()[1:]...)...)
 	err := b.Send(ctx)
 	out.User.sortIdentities()

@@ -102,7 +102,7 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	}
 	var out Refreshed
 	var ago int // microseconds
-	row := userInto(&out.User, nil, append(sessionTargets(&out.Session), &out.Rotated, &out.NewerLogin, &ago)...)
+	row := userInto(&out.User, sessionTargets(&out.Session), &out.Rotated, &out.NewerLogin, &ago)
 	err := again(ctx, func() error {
 		out = Refreshed{}
 		return db.query(ctx, "refresh", row, what, args...)

@@ -56,6 +56,8 @@ func valuesOf(targets []any) []any {
 			targets[i] = stringArray(*t)
 		case *string:
 			targets[i] = *t
+		case *bool:
+			targets[i] = *t
 		default:
 			targets[i] = reflect.ValueOf(t).Elem().Interface()
 		}

@@ -109,7 +109,7 @@ with bucket as (
     select $1, id, $3, $4, $3, $5, $6, $7, $8, $9, $10 from person
     returning id
 ), ` + rememberPlace("person", "$2", "$23", "$3") + `, ` + noted("$13", 14, "person") + `
-select bucket.holds, ` + userColumns + `,` + identityColumns + `,` + factorsOf("$2") + `
+select ` + userColumns + `,` + identityColumns + `, bucket.holds,` + factorsOf("$2") + `
 from bucket left join person u on true left join {identities} i on i.user_id = u.id`)
 
 // OpenSession opens the session in one statement, and returns the user as it is now, with identities and factors. The
@@ -120,7 +120,7 @@ func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var holds bool
 	err := again(ctx, func() error {
 		u = User{}
-		return db.query(ctx, "open session", userInto(&u, []any{&holds}), openSession, o.args()...)
+		return db.query(ctx, "open session", userInto(&u, nil, &holds), openSession, o.args()...)
 	})
 	return u, o.result(&u, holds, err)
 }
@@ -130,7 +130,7 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
 	b := t.Batch()
-	b.rows("open session", &u, userInto(&u, []any{&holds}), openSession, o.args()...)
+	b.rows("open session", &u, userInto(&u, nil, &holds), openSession, o.args()...)
 	err := b.Send(ctx)
 	return u, o.result(&u, holds, err)
 }
@@ -163,7 +163,7 @@ type FailedPassword struct {
 
 // failPassword writes no audit row, which is not an error, if the bucket Note is empty.
 var failPassword = define(`
-with ` + takeFrom("$1::bytea", "", bucket{"$2", "$3", "$5", "$4"}) + `, ` +
+with ` + takeFrom("$1::bytea", "", bucket{size: "$2", rate: "$3", refill: "$5", now: "$4"}) + `, ` +
 	markPause("$6", "$7", "$4", "from taken") + `, ` + noteIfRoom(8) + `
 select exists (select from taken), ` + roomColumns)
 

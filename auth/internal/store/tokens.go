@@ -163,12 +163,14 @@ type Digits struct {
 // from number first on are key, size, rate and refill of the bucket Tries, the place's MAC, Since, and the key of the
 // place's bucket.
 func takeTry(known, now string, first int) string {
-	p := func(i int) string { return numberFrom(first, fmt.Sprintf("$%d", i)) }
+	number := func(i int) string { return fmt.Sprintf("$%d", first+i) }
+	key, place := number(0)+"::bytea", number(6)+"::bytea"
+	tries := bucket{size: number(1), rate: number(2), refill: number(3), now: now}
 	return `known as (
     select ` + known + ` as here
-), ` + takeFrom(`case when here then `+p(7)+`::bytea else `+p(1)+`::bytea end`,
-		`from known where `+p(1)+`::bytea is not null`, bucket{p(2), p(3), p(4), now}) + `, guess as (
-    select where ` + p(1) + `::bytea is null or exists (select from taken)
+), ` + takeFrom(`case when here then `+place+` else `+key+` end`, `from known where `+key+` is not null`,
+		tries) + `, guess as (
+    select where ` + key + ` is null or exists (select from taken)
 )`
 }
 

@@ -60,21 +60,34 @@ func userTargets(u *User) []any {
 }
 
 // userInto returns a function that reads a user with identities and factors. The query must return a row for each
-// identity. The user's columns and further ones are repeated in each row: before are targets of columns before the
-// user's, between those of columns between the identity's and the factors'.
-func userInto(u *User, before []any, between ...any) func(pgx.Rows) error {
-	var i Identity
-	factors := []any{(*factorList)(&u.Factors)}
-	targets := slices.Concat(before, userTargets(u), identityTargets(&i), between, factors)
-	return func(r pgx.Rows) error {
-		if err := scanRow(r, targets); err != nil {
-			return err
-		}
-		if i.ID != uuid.Nil {
-			u.Identities = append(u.Identities, i)
-		}
-		return nil
+// identity, and repeat the other columns in each row: those of the user, the identity and, if session is not nil, the
+// session, then further ones, then the factors. The compiler inlines userInto, so that GET /user and a refresh do not
+// allocate the function.
+func userInto(u *User, session []any, further ...any) func(pgx.Rows) error {
+	return newUserReader(u, session, further).read
+}
+
+type userReader struct {
+	user     *User
+	identity Identity
+	targets  []any
+}
+
+func newUserReader(u *User, session, further []any) *userReader {
+	r := &userReader{user: u}
+	targets := append(append(userTargets(u), identityTargets(&r.identity)...), session...)
+	r.targets = append(append(targets, further...), (*factorList)(&u.Factors))
+	return r
+}
+
+func (r *userReader) read(rows pgx.Rows) error {
+	if err := scanRow(rows, r.targets); err != nil {
+		return err
 	}
+	if r.identity.ID != uuid.Nil {
+		r.user.Identities = append(r.user.Identities, r.identity)
+	}
+	return nil
 }
 
 // userRow are the columns of a user and the password hash of the newest pending sign-up.

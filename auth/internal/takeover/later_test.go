@@ -153,7 +153,8 @@ func TestMinusInfinity(t *testing.T) {
 	ann, pending := m.User(1), m.User(5)
 	m.there(t, `update auth.users set deleted_at = '-infinity', invited_at = '-infinity', banned_until = '-infinity' where id = $1`, ann.ID)
 	m.there(t, `update auth.sessions set not_after = '-infinity' where user_id = $1`, ann.ID)
-	m.there(t, `update auth.users set deleted_at = '-infinity', email_confirmed_at = '-infinity', phone_confirmed_at = '-infinity', invited_at = '-infinity'
+	m.there(t, `update auth.users set deleted_at = '-infinity', email_confirmed_at = '-infinity', phone_confirmed_at = '-infinity', invited_at = '-infinity',
+		raw_user_meta_data = '{"sub": "x", "email_verified": false}'
 		where id = $1`, pending.ID)
 	m.there(t, `update auth.users set email = upper($1) where id = $2`, ann.Email, m.User(2).ID)
 	m.refused(t, takeover.Last, fmt.Sprintf("takeover: 1 addresses stand twice when written in lower case: %s %s; -leave-out "+
@@ -166,8 +167,8 @@ func TestMinusInfinity(t *testing.T) {
 		t.Error("the user is not carried as one that was never deleted")
 	}
 	if !testdb.One[bool](t, m.url, `select password_hash = '' and email_confirmed_at is null
-		and exists (select from one_time_tokens t where t.user_id = u.id and t.password_hash <> '') from users u where id = $1`, pending.ID) {
-		t.Error("the sign-up does not wait")
+		and exists (select from one_time_tokens t where t.user_id = u.id and t.password_hash <> '' and t.user_metadata is null) from users u where id = $1`, pending.ID) {
+		t.Error("the sign-up does not wait, or has metadata though none was given")
 	}
 }
 

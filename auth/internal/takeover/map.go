@@ -130,14 +130,18 @@ func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Toke
 	}
 }
 
-// signupData returns the metadata that the user gave at sign-up, without the members that the former service added.
+// signupData returns the metadata that the user gave at sign-up, without the members that the former service added; nil
+// if there is none.
 func signupData(text []byte) json.RawMessage {
 	var all map[string]json.RawMessage
 	if json.Unmarshal(object(text), &all) != nil {
-		return json.RawMessage("{}")
+		return nil
 	}
 	for _, name := range []string{"sub", "email", "email_verified", "phone_verified", "phone"} {
 		delete(all, name)
+	}
+	if len(all) == 0 {
+		return nil
 	}
 	b, err := json.Marshal(all)
 	if err != nil {

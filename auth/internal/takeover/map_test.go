@@ -42,6 +42,16 @@ func TestUser_anonymous(t *testing.T) {
 	}
 }
 
+// A sign-up without metadata has none, not an empty object, which would make it a sign-up of its own.
+func TestSignupData(t *testing.T) {
+	for text, want := range map[string]string{``: "", `[1]`: "", `{}`: "", `{"sub": "x", "email_verified": false}`: "",
+		`{"sub": "x", "nick": "mi"}`: `{"nick":"mi"}`} {
+		if got := signupData([]byte(text)); string(got) != want || want == "" && got != nil {
+			t.Errorf("signupData(%s) = %s, want %q", text, got, want)
+		}
+	}
+}
+
 // An error of the database shows no value of a row, and what a pooler in between needs.
 func TestHideValues(t *testing.T) {
 	const pooler = "; behind a pooler: default_query_exec_mode=cache_describe"

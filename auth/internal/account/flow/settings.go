@@ -228,8 +228,17 @@ type FactorSettings struct {
 
 // Switches returns whether factors of kind k may be enrolled and verified.
 func (s *FactorSettings) Switches(k store.FactorKind) FactorSwitches {
-	return map[store.FactorKind]FactorSwitches{store.FactorTOTP: s.TOTP, store.FactorPhone: s.Phone,
-		store.FactorWebAuthn: s.WebAuthn, store.FactorRecoveryCodes: s.RecoveryCodes}[k]
+	switch k {
+	case store.FactorTOTP:
+		return s.TOTP
+	case store.FactorPhone:
+		return s.Phone
+	case store.FactorWebAuthn:
+		return s.WebAuthn
+	case store.FactorRecoveryCodes:
+		return s.RecoveryCodes
+	}
+	return FactorSwitches{}
 }
 
 // FactorSwitches say whether a kind of factor may be enrolled and verified: MFA_<KIND>_ENROLL_ENABLED and
