@@ -289,11 +289,11 @@ func TestFormer_links(t *testing.T) {
 	id := uuid.New()
 	link := func(kind store.Kind, confirmed bool) string {
 		h.exec("delete from users where id = $1", id)
-		var at *time.Time
+		user := formertest.CarriedUser{ID: id, At: h.now, Email: email}
 		if confirmed {
-			at = &h.now
+			user.Confirmed = &h.now
 		}
-		formertest.CarryUser(h.exec, id, h.now, email, "", at)
+		user.Carry(h.exec)
 		text := formertest.LinkToken(email, "123456")
 		formertest.CarriedLink{User: id, Kind: string(kind), Address: email, Text: text, Expires: until}.Carry(h.exec)
 		return text

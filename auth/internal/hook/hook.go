@@ -42,7 +42,7 @@ const (
 	FunctionLimit = 2 * time.Second
 )
 
-// Codes of errors, which clients see as error_code.
+// The codes of errors, which are for clients.
 const (
 	CodeTimeout           = "hook_timeout"
 	CodeTimeoutAfterRetry = "hook_timeout_after_retry"

@@ -6,15 +6,15 @@ import (
 
 // Errors that Open returns.
 var (
-	// ErrOtherRoot means that the value was sealed under a root key that is neither the current nor a previous one.
+	// ErrOtherRoot means that the value was sealed under a root key that is neither the current nor a previous one, or
+	// for another purpose.
 	ErrOtherRoot = errors.New("secret: sealed under a root key that is not known here")
-	// ErrBroken means that the sealed bytes were changed or truncated, or that Seal was called with another purpose or
-	// another bound.
+	// ErrBroken means that the sealed bytes were changed or truncated, or that Seal was called with another bound.
 	ErrBroken = errors.New("secret: the sealed bytes are damaged or belong elsewhere")
 )
 
-// The layout of sealed bytes: a version, the name of the root key, a random nonce, the text encrypted with AES-256-GCM,
-// and its authentication tag.
+// The layout of sealed bytes: a version, a name that is derived from root key and purpose, a random nonce, the text
+// encrypted with AES-256-GCM, and its authentication tag.
 const (
 	sealVersion = 1
 	sealName    = 8

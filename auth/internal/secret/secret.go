@@ -58,7 +58,7 @@ type keys struct {
 	raw  []byte     // the MAC key, which Keys returns
 	macs *sync.Pool // HMAC states keyed with raw; reusing one allocates nothing
 	aead cipher.AEAD
-	name [sealName]byte // identifies the root key in the bytes that it has sealed
+	name [sealName]byte // identifies root key and purpose in sealed bytes
 }
 
 // NewRoot derives the keys of all purposes from the root keys. It panics if current or a previous key is empty, which

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 
 	"gatehouse/ratelimit/internal/config"
@@ -53,8 +54,7 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 		switch {
 		case *dir != "" || flags.NArg() > 0:
 		case c.Rules.Type == config.TypeXDS:
-			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n",
-				c.XDS.Client.Target)
+			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n", c.XDS.Client.Target)
 			return exitOK
 		default:
 			*dir = filepath.Join(files.Root, files.Subdirectory, files.AppDirectory)
@@ -71,6 +71,10 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	}
 	if len(paths) == 0 || report.folder && len(paths) > 1 {
 		flags.Usage()
+		return exitUsage
+	}
+	if info, err := os.Stat(paths[0]); *withSettings && err == nil && !info.IsDir() {
+		fmt.Fprintf(stderr, "ratelimit check: -settings takes a folder, not %s\n", paths[0])
 		return exitUsage
 	}
 	if asJSON {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/ratelimit/internal/source"
 	"gatehouse/shared/must"
 )
 
@@ -117,11 +118,16 @@ func TestCheck_folder(t *testing.T) {
 	a, sub := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "sub")
 	must.Succeed(t, errors.Join(os.WriteFile(a, []byte("domain: d\n"), 0o644), os.Mkdir(sub, 0o755),
 		os.WriteFile(filepath.Join(sub, "a.yaml"), []byte("domain: d\n"), 0o644)))
-	f(exitOK, "warning: not read: ", nil, "ratelimit", "check", dir)
+	f(exitOK, "warning: "+source.NotRead+": "+sub+"\n", nil, "ratelimit", "check", dir)
+	f(exitUsage, "ratelimit check: -settings takes a folder, not "+a+"\n", nil, "ratelimit", "check", "-settings", a)
 	f(exitFailed, loading+dir+"\nopening config file: "+a+"\n"+failed+"read "+sub+": is a directory\n", nil, old,
 		"-config_dir", dir)
 	f(exitOK, loading+sub+"\nopening config file: "+filepath.Join(sub, "a.yaml")+"\nall rate limit configs ok\n", nil, old,
 		"-config_dir", sub, "extra")
 	f(exitUsage, "usage: ratelimit check", nil, "ratelimit", "check", "-config_dir", sub, "extra")
 	f(exitFailed, filepath.Join(sub, "a.yaml")+":1:9: ", nil, "ratelimit", "check", dir, sub)
+
+	left := filepath.Join(sub, "._a.yaml")
+	must.Succeed(t, os.WriteFile(left, nil, 0o644))
+	f(exitOK, "warning: "+source.Leftover+": "+left+"\n", nil, "ratelimit", "check", sub)
 }

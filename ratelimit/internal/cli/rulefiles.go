@@ -64,9 +64,10 @@ func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefi
 		files[i].Name = filepath.Join(dir, files[i].Name)
 		w.progress("opening config file: %s\n", files[i].Name)
 	}
-	for _, name := range skipped {
+	for i, name := range skipped {
+		skipped[i] = filepath.Join(dir, name)
 		if w.replaced && strings.HasSuffix(name, "/") {
-			unread = append(unread, &fs.PathError{Op: "read", Path: filepath.Join(dir, name), Err: syscall.EISDIR})
+			unread = append(unread, &fs.PathError{Op: "read", Path: skipped[i], Err: syscall.EISDIR})
 		}
 	}
 	for _, err := range unread {
@@ -76,7 +77,7 @@ func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefi
 		w.odd(dir, source.NotRead+": "+strings.Join(skipped, " "))
 	}
 	for _, name := range leftovers {
-		w.odd(dir, source.Leftover+": "+name)
+		w.odd(dir, source.Leftover+": "+filepath.Join(dir, name))
 	}
 	if len(files)+len(unread) == 0 {
 		const nothing = "no *.yaml or *.yml file in %s: nothing would be limited"

@@ -110,12 +110,14 @@ func (c *Config) checkBackend(r *settings.Report) {
 
 // checkKVStores checks the settings of the main store and, if there is one, of the store for limits per second.
 func (c *Config) checkKVStores(r *settings.Report) {
-	for _, limit := range []string{"KVSTORE_PIPELINE_LIMIT", "KVSTORE_PERSECOND_PIPELINE_LIMIT"} {
-		if n, _ := strconv.Atoi(r.Text(limit)); n > 0 {
-			r.Warn("%s has no effect and will go; %sWINDOW is what gathers hits", r.Spelled(limit),
-				strings.TrimSuffix(limit, "LIMIT"))
+	warnPipelineLimit := func(prefix string, k KVStore) {
+		if k.PipelineLimit > 0 {
+			r.Warn("%s has no effect and will go; %sPIPELINE_WINDOW is what gathers hits",
+				r.Spelled(prefix+"PIPELINE_LIMIT"), prefix)
 		}
 	}
+	warnPipelineLimit("KVSTORE_", c.KVStore)
+	warnPipelineLimit("KVSTORE_PERSECOND_", c.PerSecond)
 	shared, used := c.KVShared, c.Counting.Backend == BackendKVStore
 	if used && r.IsSet("KVSTORE_URL") {
 		c.checkKVStore(r, "KVSTORE_", c.KVStore)
@@ -134,7 +136,8 @@ func (c *Config) checkKVStores(r *settings.Report) {
 		noEffect(r, idle, "without KVSTORE_PERSECOND=true")
 	}
 	if shared.HealthByConnection && !used {
-		r.Warn("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION has no effect with BACKEND_TYPE=%s", c.Counting.Backend)
+		r.Warn("%s has no effect with BACKEND_TYPE=%s", r.Spelled("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION"),
+			c.Counting.Backend)
 	}
 	if used && !shared.StartRequired && shared.Start.MaxElapsed > 0 {
 		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the " +
@@ -232,11 +235,9 @@ func checkDebugToken(r *settings.Report, token string) {
 	switch {
 	case token == "":
 	case len(token) < minDebugToken:
-		r.Wrong("DEBUG_TOKEN", "too short; want at least %d bytes, such as those of openssl rand -hex 16",
-			minDebugToken)
+		r.Wrong("DEBUG_TOKEN", "too short; want at least %d bytes, such as those of openssl rand -hex 16", minDebugToken)
 	case strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c >= 0x7f }):
-		r.Wrong("DEBUG_TOKEN",
-			"holds a byte that is no letter, digit or sign of ASCII, such as a space or a line's end")
+		r.Wrong("DEBUG_TOKEN", "holds a byte that is no letter, digit or sign of ASCII, such as a space or a line's end")
 	}
 }
 

@@ -1,6 +1,8 @@
 package counter_test
 
 import (
+	"fmt"
+	"iter"
 	"math/big"
 	"math/rand/v2"
 	"testing"
@@ -14,6 +16,7 @@ var runs = chaos.Runs(10_000)
 
 // history is a random sequence of hits on one counter at instants of its own.
 type history struct {
+	seed  uint64
 	r     *rand.Rand
 	hit   counter.Hit // what judges the counter
 	size  int64       // of the window, in µs
@@ -23,7 +26,7 @@ type history struct {
 
 func newHistory(seed uint64, a counter.Algorithm) *history {
 	r := rand.New(rand.NewPCG(seed, uint64(a)))
-	h := &history{r: r}
+	h := &history{seed: seed, r: r}
 	h.hit.Meter = counter.Meter{Algorithm: a, Limit: 1 + r.Uint64N(20), Window: []int64{1, 2, 60, 3600, 86400}[r.IntN(5)]}
 	if r.IntN(4) == 0 {
 		h.hit.Limit = 1 + r.Uint64N(100_000)
@@ -32,6 +35,22 @@ func newHistory(seed uint64, a counter.Algorithm) *history {
 	h.size = h.hit.Window * 1_000_000
 	h.now = 1_700_000_000_000_000 + r.Int64N(h.size)
 	return h
+}
+
+// String names the history in a failure.
+func (h *history) String() string { return fmt.Sprintf("seed %d, %s", h.seed, h.hit.Algorithm) }
+
+// histories are the random histories of each algorithm.
+func histories(of ...counter.Algorithm) iter.Seq[*history] {
+	return func(yield func(*history) bool) {
+		for _, a := range of {
+			for seed := range uint64(runs) {
+				if !yield(newHistory(seed, a)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // step lets some time pass: none, the time of a hit, a part of the window, or more than one.
@@ -85,8 +104,7 @@ type admitted struct {
 // In an aligned window pass at most L, and in an interval of length x of at most W pass at most L·(1 + x/W). What is
 // used is never less than the weighted count, and exceeds it by less than 1 + p·10⁻⁶.
 func TestSlidingWindow_boundsRandom(t *testing.T) {
-	for seed := range uint64(runs) {
-		h := newHistory(seed, counter.SlidingWindow)
+	for h := range histories(counter.SlidingWindow) {
 		var log []admitted
 		for range 25 {
 			if one := h.do(h.n()); !one.Refused {
@@ -97,7 +115,7 @@ func TestSlidingWindow_boundsRandom(t *testing.T) {
 				over := new(big.Rat).Sub(big.NewRat(one.After, 1), weighted)
 				if over.Sign() < 0 ||
 					over.Cmp(new(big.Rat).Add(big.NewRat(1, 1), big.NewRat(int64(s.Previous), 1e6))) >= 0 {
-					t.Fatalf("seed %d: %d used, %s by weight", seed, one.After, weighted)
+					t.Fatalf("%s: %d used, %s by weight", h, one.After, weighted)
 				}
 			}
 			h.step()
@@ -113,11 +131,11 @@ func TestSlidingWindow_boundsRandom(t *testing.T) {
 					break
 				}
 				if sum += a.n; int64(sum)*h.size > int64(h.hit.Limit)*(h.size+x) {
-					t.Fatalf("seed %d: %d of %d passed within %d of %d µs", seed, sum, h.hit.Limit, x, h.size)
+					t.Fatalf("%s: %d of %d passed within %d of %d µs", h, sum, h.hit.Limit, x, h.size)
 				}
 			}
 			if window > h.hit.Limit {
-				t.Fatalf("seed %d: %d of %d passed in a window", seed, window, h.hit.Limit)
+				t.Fatalf("%s: %d of %d passed in a window", h, window, h.hit.Limit)
 			}
 		}
 	}
@@ -125,8 +143,7 @@ func TestSlidingWindow_boundsRandom(t *testing.T) {
 
 // An interval of length t passes at most B + L·t/W.
 func TestTokenBucket_boundsRandom(t *testing.T) {
-	for seed := range uint64(runs) {
-		h := newHistory(seed, counter.TokenBucket)
+	for h := range histories(counter.TokenBucket) {
 		var log []admitted
 		for range 25 {
 			if one := h.do(h.n()); !one.Refused {
@@ -139,7 +156,7 @@ func TestTokenBucket_boundsRandom(t *testing.T) {
 			for _, a := range log[i:] {
 				sum += int64(a.n)
 				if (sum-int64(h.hit.Burst))*h.size > int64(h.hit.Limit)*(a.at-log[i].at) {
-					t.Fatalf("seed %d: %d passed within %d µs, with burst %d and %d per %d µs", seed, sum,
+					t.Fatalf("%s: %d passed within %d µs, with burst %d and %d per %d µs", h, sum,
 						a.at-log[i].at, h.hit.Burst, h.hit.Limit, h.size)
 				}
 			}
@@ -150,15 +167,14 @@ func TestTokenBucket_boundsRandom(t *testing.T) {
 // A caller that takes what there is, before the bucket is full, gets exactly ⌊B + L·t/W⌋ within t of a full one:
 // nothing drifts.
 func TestTokenBucket_greedyRandom(t *testing.T) {
-	for seed := range uint64(runs) {
-		h := newHistory(seed, counter.TokenBucket)
+	for h := range histories(counter.TokenBucket) {
 		h.hit.Burst++ // else it is full as soon as there is one
 		begun, got := h.now, int64(0)
 		drain := func() {
 			one := h.do(0)
 			left := h.hit.Capacity() - uint64(one.After)
 			if left > 0 && h.do(left).Refused || !h.do(1).Refused {
-				t.Fatalf("seed %d: %d were left", seed, left)
+				t.Fatalf("%s: %d were left", h, left)
 			}
 			got += int64(left)
 		}
@@ -167,7 +183,7 @@ func TestTokenBucket_greedyRandom(t *testing.T) {
 			want := new(big.Int).Mul(big.NewInt(int64(h.hit.Limit)), big.NewInt(h.now-begun))
 			want.Add(want.Div(want, big.NewInt(h.size)), big.NewInt(int64(h.hit.Burst)))
 			if want.Int64() != got {
-				t.Fatalf("seed %d: %d within %d µs, want %s", seed, got, h.now-begun, want)
+				t.Fatalf("%s: %d within %d µs, want %s", h, got, h.now-begun, want)
 			}
 			h.now += h.r.Int64N(h.size*int64(h.hit.Burst-1)/int64(h.hit.Limit) + 1)
 		}
@@ -176,57 +192,51 @@ func TestTokenBucket_greedyRandom(t *testing.T) {
 
 // Refused hits pass after their wait, and not 2 µs before it.
 func TestWaitRandom(t *testing.T) {
-	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {
-		for seed := range uint64(runs) {
-			h := newHistory(seed, a)
-			for range 8 {
-				h.do(h.n())
-				if h.r.IntN(8) == 0 { // a reload
-					h.hit.Limit = 1 + h.r.Uint64N(h.hit.Limit+5)
-					h.hit.Burst = min(h.hit.Burst, h.hit.Limit)
-				}
-				if look := h.do(0); look.Refused != (look.Wait(&look.State, 0) > 0) {
-					t.Fatalf("seed %d, %s: a look, refused %t, waits %d µs", seed, a, look.Refused, look.Wait(&look.State, 0))
-				}
-				n := h.n()
-				if one := h.do(n); one.Refused {
-					wait := one.Wait(&one.State, n)
-					try := func(at int64) bool {
-						state, again := h.state, h.hit
-						again.N = n
-						judge(&state, at, &again)
-						return !again.Refused
-					}
-					if wait <= 0 || !try(h.now+wait) || wait > 2 && try(h.now+wait-2) {
-						t.Fatalf("seed %d, %s: %d hits of %d wait %d µs: then %t, before %t (state %+v)", seed, a, n,
-							h.hit.Limit, wait, try(h.now+wait), try(h.now+wait-2), one.State)
-					}
-				}
-				h.step()
+	for h := range histories(counter.SlidingWindow, counter.TokenBucket) {
+		for range 8 {
+			h.do(h.n())
+			if h.r.IntN(8) == 0 { // a reload
+				h.hit.Limit = 1 + h.r.Uint64N(h.hit.Limit+5)
+				h.hit.Burst = min(h.hit.Burst, h.hit.Limit)
 			}
+			if look := h.do(0); look.Refused != (look.Wait(&look.State, 0) > 0) {
+				t.Fatalf("%s: a look, refused %t, waits %d µs", h, look.Refused, look.Wait(&look.State, 0))
+			}
+			n := h.n()
+			if one := h.do(n); one.Refused {
+				wait := one.Wait(&one.State, n)
+				try := func(at int64) bool {
+					state, again := h.state, h.hit
+					again.N = n
+					judge(&state, at, &again)
+					return !again.Refused
+				}
+				if wait <= 0 || !try(h.now+wait) || wait > 2 && try(h.now+wait-2) {
+					t.Fatalf("%s: %d hits of %d wait %d µs: then %t, before %t (state %+v)", h, n,
+						h.hit.Limit, wait, try(h.now+wait), try(h.now+wait-2), one.State)
+				}
+			}
+			h.step()
 		}
 	}
 }
 
 // A counter that is left alone is empty after the time that it says, and not 2 µs before.
 func TestEmptyRandom(t *testing.T) {
-	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {
-		for seed := range uint64(runs) {
-			h := newHistory(seed, a)
-			for range 8 {
-				one := h.do(h.n())
-				used := func(at int64) int64 {
-					state, again := h.state, h.hit
-					judge(&state, at, &again)
-					return again.After
-				}
-				empty := one.TimeToEmpty(&one.State)
-				if used(h.now+empty) != 0 || empty > 2 && used(h.now+empty-2) == 0 {
-					t.Fatalf("seed %d, %s: empty in %d µs; then %d are used, before %d", seed, a, empty,
-						used(h.now+empty), used(h.now+empty-2))
-				}
-				h.step()
+	for h := range histories(counter.SlidingWindow, counter.TokenBucket) {
+		for range 8 {
+			one := h.do(h.n())
+			used := func(at int64) int64 {
+				state, again := h.state, h.hit
+				judge(&state, at, &again)
+				return again.After
 			}
+			empty := one.TimeToEmpty(&one.State)
+			if used(h.now+empty) != 0 || empty > 2 && used(h.now+empty-2) == 0 {
+				t.Fatalf("%s: empty in %d µs; then %d are used, before %d", h, empty, used(h.now+empty),
+					used(h.now+empty-2))
+			}
+			h.step()
 		}
 	}
 }
@@ -234,77 +244,69 @@ func TestEmptyRandom(t *testing.T) {
 // Refused hits and peeks change nothing; a refund of what was just admitted restores what was used. What is left never
 // grows by an admission.
 func TestApply_changesRandom(t *testing.T) {
-	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {
-		for seed := range uint64(runs) {
-			h := newHistory(seed, a)
-			for range 8 {
-				was, before := h.state, h.do(0).After
-				if h.state != was {
-					t.Fatalf("seed %d, %s: a look has written", seed, a)
-				}
-				n := h.n()
-				one := h.do(n)
-				switch {
-				case one.Refused && h.state != was:
-					t.Fatalf("seed %d, %s: a refused hit has written", seed, a)
-				case one.After != before+int64(n) || !one.Refused && one.Used(&one.State) != one.After:
-					t.Fatalf("seed %d, %s: %d used, %d hits, then %d", seed, a, before, n, one.After)
-				case !one.Refused:
-					if got := h.refund(n); got.After != before || got.Refused {
-						t.Fatalf("seed %d, %s: %d used after a refund, want %d", seed, a, got.After, before)
-					}
-					h.do(n)
-				}
-				if h.r.IntN(4) == 0 {
-					n := h.r.Uint64N(2*h.hit.Capacity()) + 1
-					if got := h.refund(n); got.After < 0 || got.After > one.Used(&one.State) {
-						t.Fatalf("seed %d, %s: %d used after a refund of %d, %d before", seed, a, got.After, n,
-							one.Used(&one.State))
-					}
-				}
-				h.step()
+	for h := range histories(counter.SlidingWindow, counter.TokenBucket) {
+		for range 8 {
+			was, before := h.state, h.do(0).After
+			if h.state != was {
+				t.Fatalf("%s: a look has written", h)
 			}
+			n := h.n()
+			one := h.do(n)
+			switch {
+			case one.Refused && h.state != was:
+				t.Fatalf("%s: a refused hit has written", h)
+			case one.After != before+int64(n) || !one.Refused && one.Used(&one.State) != one.After:
+				t.Fatalf("%s: %d used, %d hits, then %d", h, before, n, one.After)
+			case !one.Refused:
+				if got := h.refund(n); got.After != before || got.Refused {
+					t.Fatalf("%s: %d used after a refund, want %d", h, got.After, before)
+				}
+				h.do(n)
+			}
+			if h.r.IntN(4) == 0 {
+				n := h.r.Uint64N(2*h.hit.Capacity()) + 1
+				if got := h.refund(n); got.After < 0 || got.After > one.Used(&one.State) {
+					t.Fatalf("%s: %d used after a refund of %d, %d before", h, got.After, n, one.Used(&one.State))
+				}
+			}
+			h.step()
 		}
 	}
 }
 
 // A clock that goes back, however far, has no counter refuse for longer than 2·W or B·T after the next hit.
 func TestLoad_clockBackRandom(t *testing.T) {
-	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {
-		for seed := range uint64(runs) {
-			h := newHistory(seed, a)
-			for range 5 {
-				h.do(h.n())
-				h.step()
-			}
-			h.now -= h.r.Int64N(1_000_000_000_000_000)
-			n := h.n()
-			one := h.do(n)
-			most := 2 * h.size
-			if a == counter.TokenBucket {
-				most = h.size*int64(h.hit.Burst)/int64(h.hit.Limit) + 1
-			}
-			if wait := one.Wait(&one.State, n); one.Refused && wait > most || one.TimeToEmpty(&one.State) > most {
-				t.Fatalf("seed %d, %s: %d µs until it passes, %d until it is empty; want at most %d", seed, a, wait,
-					one.TimeToEmpty(&one.State), most)
-			}
-			// The next one finds the state written, even after a refusal.
-			if again := h.do(n); one.Refused && again.State != one.State {
-				t.Fatalf("seed %d, %s: %+v, then %+v", seed, a, one.State, again.State)
-			}
-			state := h.state
-			m := h.hit.Meter
-			if m.Load(&state, h.now) {
-				t.Fatalf("seed %d, %s: what a hit has left is from the future", seed, a)
-			}
+	for h := range histories(counter.SlidingWindow, counter.TokenBucket) {
+		for range 5 {
+			h.do(h.n())
+			h.step()
+		}
+		h.now -= h.r.Int64N(1_000_000_000_000_000)
+		n := h.n()
+		one := h.do(n)
+		most := 2 * h.size
+		if h.hit.Algorithm == counter.TokenBucket {
+			most = h.size*int64(h.hit.Burst)/int64(h.hit.Limit) + 1
+		}
+		if wait := one.Wait(&one.State, n); one.Refused && wait > most || one.TimeToEmpty(&one.State) > most {
+			t.Fatalf("%s: %d µs until it passes, %d until it is empty; want at most %d", h, wait,
+				one.TimeToEmpty(&one.State), most)
+		}
+		// The next one finds the state written, even after a refusal.
+		if again := h.do(n); one.Refused && again.State != one.State {
+			t.Fatalf("%s: %+v, then %+v", h, one.State, again.State)
+		}
+		state := h.state
+		m := h.hit.Meter
+		if m.Load(&state, h.now) {
+			t.Fatalf("%s: what a hit has left is from the future", h)
 		}
 	}
 }
 
 // An undo takes back what it counted, in the window in which it was counted.
 func TestApply_undoRandom(t *testing.T) {
-	for seed := range uint64(runs) {
-		h := newHistory(seed, counter.SlidingWindow)
+	for h := range histories(counter.SlidingWindow) {
 		h.do(h.n())
 		h.step()
 		n := h.n()
@@ -324,15 +326,15 @@ func TestApply_undoRandom(t *testing.T) {
 		switch h.now/h.size - one.State.At {
 		case 0:
 			if got := int64(undo.State.Current); got != int64(one.State.Current)-int64(n)+left {
-				t.Fatalf("seed %d: %d left in the window", seed, got)
+				t.Fatalf("%s: %d left in the window", h, got)
 			}
 		case 1:
 			if got := int64(undo.State.Previous); got != int64(one.State.Current)-int64(n)+left {
-				t.Fatalf("seed %d: %d left in the window before", seed, got)
+				t.Fatalf("%s: %d left in the window before", h, got)
 			}
 		default:
 			if undo.After != 0 {
-				t.Fatalf("seed %d: %d used two windows later", seed, undo.After)
+				t.Fatalf("%s: %d used two windows later", h, undo.After)
 			}
 		}
 	}

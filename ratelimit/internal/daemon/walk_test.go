@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/memory"
@@ -209,11 +211,7 @@ func (w *walk) request(cell string) (r rls.Request) {
 			case limit != nil:
 				n, _ := strconv.ParseUint(limit[1], 10, 32)
 				d.HasLimit, d.Limit.PerUnit = true, uint32(n)
-				for u := rls.Second; u <= rls.Week; u++ {
-					if u.String() == limit[2] {
-						d.Limit.Unit = u
-					}
-				}
+				d.Limit.Unit = rls.Unit(pb.RateLimitResponse_RateLimit_Unit_value[limit[2]])
 			default:
 				w.t.Fatalf("%s: what is %q?", cell, word)
 			}

@@ -51,7 +51,8 @@ type conn struct {
 
 func newConn(s *Server, c net.Conn) *conn {
 	k := &conn{
-		server: s, id: s.ids.Add(1), net: c, wire: newWire(c), in: receiving{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
+		server: s, id: s.ids.Add(1), net: c, wire: newWire(c),
+		in:      receiving{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
 		started: time.Now(), limits: allowance{budget: budget{left: budgetMost, filled: time.Now()}},
 	}
 	k.ids.word.Store(maxWindow << 32)

@@ -66,7 +66,8 @@ type Options struct {
 type Tracing struct {
 	// Start begins the span of a call of method, as a child of the span that the call's metadata md names. from is the
 	// client's address.
-	Start func(ctx context.Context, md propagation.TextMapCarrier, method string, from net.Addr) (context.Context, trace.Span)
+	Start func(ctx context.Context, md propagation.TextMapCarrier, method string,
+		from net.Addr) (context.Context, trace.Span)
 	// End ends the span with the call's status.
 	End func(span trace.Span, code codes.Code, message string)
 }

@@ -146,7 +146,8 @@ func (d *debugPort) stats(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
 	values := map[string]any{}
 	d.Stats.Each(func(name string, kind stats.Kind, value int64) {
-		if values[name] = value; kind == stats.KindCounter {
+		values[name] = value
+		if kind == stats.KindCounter {
 			values[name] = uint64(value)
 		}
 		fmt.Fprintf(&b, "%s: %d\n", name, values[name])

@@ -27,9 +27,9 @@ type GRPCSettings struct {
 	// Time that a connection gets after GRPC_MAX_CONNECTION_AGE to finish its calls before it is cut; 0: for ever.
 	MaxAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h" min:"0s"`
 	// How long a gRPC connection may be silent before the server pings it.
-	KeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"` // not 0, which grpc-go takes as 2 h
+	KeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"` // grpc-go takes 0 as 2 h
 	// How long the client has to answer such a ping before the connection is dropped.
-	KeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"` // not 0, which grpc-go takes as 20 s
+	KeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"` // grpc-go takes 0 as 20 s
 	// Shortest pause between pings that a client may send, with streams or without; more often ends its connection.
 	MinPing time.Duration `env:"GRPC_KEEPALIVE_MIN_TIME" envDefault:"5s" min:"0s"`
 	// Calls that a gRPC connection may have open; more are refused (REFUSED_STREAM), and a client that knows waits.

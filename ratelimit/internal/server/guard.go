@@ -90,7 +90,8 @@ func (g guard) foreign(r *http.Request) (message string) {
 	}
 	browser := strings.HasPrefix(r.UserAgent(), "Mozilla/") || len(r.Header.Values("Accept-Language")) > 0
 	if browser && !isOwnName(r.Host) && !(g.token != "" && g.hasToken(r)) {
-		return fmt.Sprintf("not for web pages at the name %q, which a stranger could own: use the address of this port", r.Host)
+		return fmt.Sprintf("not for web pages at the name %q, which a stranger could own: use the address of this port",
+			r.Host)
 	}
 	return ""
 }

@@ -20,24 +20,27 @@ func TestBegin_Complete(t *testing.T) {
 				newRig(t, rules, Options{OnStoreFailure: mode})
 			halves.awaitStore()
 			whole.store.err, halves.store.err = fails, fails
+			f := func(domain, text string) {
+				want := call(domain, text)
+				wantErr := whole.Decide(t.Context(), want, whole.Now())
+				got := call(domain, text)
+				asks, gotErr := halves.Begin(t.Context(), got, halves.Now())
+				if asks {
+					store, pending := halves.Pending(got)
+					gotErr = halves.Complete(got, store.Add(t.Context(), pending), halves.Now())
+				}
+				name := fmt.Sprintf("%v, store error %v, %s to %q", mode, fails, text, domain)
+				if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
+					t.Errorf("%s: %v, want %v", name, gotErr, wantErr)
+				}
+				if g, w := fmt.Sprintf("%+v", got.Response), fmt.Sprintf("%+v", want.Response); wantErr == nil &&
+					g != w {
+					t.Errorf("%s:\n%s\nwant\n%s", name, g, w)
+				}
+			}
 			for _, domain := range []string{"d", "elsewhere", ""} {
-				for i, text := range requests {
-					want := call(domain, text)
-					wantErr := whole.Decide(t.Context(), want, whole.Now())
-					got := call(domain, text)
-					asks, gotErr := halves.Begin(t.Context(), got, halves.Now())
-					if asks {
-						store, pending := halves.Pending(got)
-						gotErr = halves.Complete(got, store.Add(t.Context(), pending), halves.Now())
-					}
-					name := fmt.Sprintf("%v, store error %v, request %d to %q", mode, fails, i, domain)
-					if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
-						t.Errorf("%s: %v, want %v", name, gotErr, wantErr)
-					}
-					if g, w := fmt.Sprintf("%+v", got.Response), fmt.Sprintf("%+v", want.Response); wantErr == nil &&
-						g != w {
-						t.Errorf("%s:\n%s\nwant\n%s", name, g, w)
-					}
+				for _, text := range requests {
+					f(domain, text)
 				}
 			}
 			halves.wantCounters(t, "", whole.counters(""))

@@ -25,8 +25,8 @@ func (s *Service) show(c *Call, err error) {
 		s.sampler.note(c, err)
 	}
 	if w := s.observer.Watching(); w != nil && err == nil {
-		d := observe.Decision{At: c.At, Done: c.Done, Request: &c.Request, Response: &c.Response, Set: c.set, Domain: c.domain,
-			Rules: c.rules}
+		d := observe.Decision{At: c.At, Done: c.Done, Request: &c.Request, Response: &c.Response, Set: c.set,
+			Domain: c.domain, Rules: c.rules}
 		if w.Counting() {
 			c.shown = c.counterKeys(c.shown[:0])
 			d.Keys = c.shown

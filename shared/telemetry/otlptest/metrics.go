@@ -8,7 +8,6 @@ import (
 	"time"
 
 	metricscollector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
-	metrics "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/grpc/metadata"
 )
 
@@ -55,10 +54,8 @@ func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, 
 					c.points = append(c.points, p)
 				}
 				for _, p := range slices.Concat(m.GetSum().GetDataPoints(), m.GetGauge().GetDataPoints()) {
-					value := p.GetAsDouble()
-					if v, ok := p.GetValue().(*metrics.NumberDataPoint_AsInt); ok {
-						value = float64(v.AsInt)
-					}
+					// One of the two is 0.
+					value := p.GetAsDouble() + float64(p.GetAsInt())
 					keep(Point{Value: value, Attributes: attributes(p.GetAttributes())})
 				}
 				for _, p := range m.GetHistogram().GetDataPoints() {

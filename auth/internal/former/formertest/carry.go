@@ -22,11 +22,11 @@ func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, 
 				continue
 			}
 			if i == 0 {
-				confirmed := &s.Now
-				if u.Email == "" {
-					confirmed = nil
+				carried := CarriedUser{ID: u.ID, At: s.Now, Email: u.Email, Phone: u.Phone}
+				if u.Email != "" {
+					carried.Confirmed = &s.Now
 				}
-				CarryUser(exec, u.ID, s.Now, u.Email, u.Phone, confirmed)
+				carried.Carry(exec)
 			}
 			token, ok := former.ParseToken(v.Token)
 			if !ok {
@@ -53,16 +53,24 @@ func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, 
 		uuid.New(), until, s.Now.Add(-time.Minute))
 }
 
-// CarryUser writes a user, with an identity for the email address, into the daemon's tables.
-func CarryUser(exec func(sql string, args ...any), id uuid.UUID, at time.Time, email, phone string,
-	confirmed *time.Time) {
+// CarriedUser is a user of the former service. At is when the user was created. Confirmed is when the user confirmed
+// the email address; nil: never.
+type CarriedUser struct {
+	ID           uuid.UUID
+	At           time.Time
+	Email, Phone string
+	Confirmed    *time.Time
+}
+
+// Carry writes the user, with an identity for the email address, into the daemon's tables.
+func (u CarriedUser) Carry(exec func(sql string, args ...any)) {
 	exec(`with u as (
 			insert into users (id, aud, created_at, updated_at, role, email, phone, email_confirmed_at)
 			values ($1, 'authenticated', $2, $2, 'authenticated', $3, $4, $5) returning *
 		)
 		insert into identities (id, user_id, provider, provider_id, email, identity_data, created_at, updated_at)
 		select gen_random_uuid(), id, 'email', id, email, '{}', created_at, created_at from u where email <> ''`,
-		id, at, email, phone, confirmed)
+		u.ID, u.At, u.Email, u.Phone, u.Confirmed)
 }
 
 // CarriedLink is a mailed link of the former service. Its user is in the daemon's tables.

@@ -36,43 +36,10 @@ func TestFill(t *testing.T) {
 		c, err := pgx.Connect(t.Context(), url)
 		must.Succeed(t, err)
 		defer c.Close(context.Background())
-		hmac := "refresh_token_hmac_key"
-		if release == Oldest {
-			hmac = "null"
-		}
+		f := filled{t: t, conn: c, release: release, keys: keys}
 		for _, u := range s.Users {
 			for _, v := range u.Sessions {
-				var key, live *string
-				var n int
-				err := c.QueryRow(t.Context(), `select `+hmac+`, (select token from there.refresh_tokens where session_id = s.id and revoked is not true
-					order by id desc limit 1), (select count(*) from there.mfa_amr_claims where session_id = s.id) from there.sessions s where id = $1`, v.ID).
-					Scan(&key, &live, &n)
-				if err != nil || n != len(v.AMR) {
-					t.Fatalf("kind %d: %d methods, %v", u.Kind, n, err)
-				}
-				token, ok := former.ParseToken(v.Token)
-				if !ok || token.Version != v.Version || (key != nil) != (v.Version == 2) ||
-					(live != nil) != (v.Version == 1) {
-					t.Errorf("kind %d: token %+v, %v", u.Kind, token, ok)
-				}
-				if key != nil {
-					if e, sealed := former.ParseEncrypted(*key); sealed {
-						if *key, err = e.Open(keys, v.ID); err != nil {
-							t.Error(err)
-						}
-					}
-					raw, ok := former.SessionKey(*key)
-					if !ok || former.NewVersion2(v.ID, token.Counter, raw) != v.Token {
-						t.Errorf("kind %d: another token", u.Kind)
-					}
-				} else if *live != v.Token {
-					t.Errorf("kind %d: live is %s", u.Kind, *live)
-				}
-				for _, dead := range v.Dead {
-					if _, ok := former.ParseToken(dead); !ok {
-						t.Errorf("kind %d: %s is no token", u.Kind, dead)
-					}
-				}
+				f.session(u.Kind, v)
 			}
 			for _, l := range u.Links {
 				text := l.Token
@@ -89,17 +56,68 @@ func TestFill(t *testing.T) {
 			if u.Password == "" {
 				continue
 			}
-			if e, sealed := former.ParseEncrypted(*hash); sealed {
-				if *hash, err = e.Open(keys, u.ID); err != nil {
-					t.Error(err)
-				}
-			}
-			if err := password.ValidImport(*hash); err != nil {
+			if err := password.ValidImport(f.unsealed(*hash, u.ID)); err != nil {
 				t.Errorf("kind %d: %v", u.Kind, err)
 			}
 		}
 		if len(s.Live()) < 19 || len(s.Private()) < 100 {
 			t.Errorf("%d sessions, %d private texts", len(s.Live()), len(s.Private()))
+		}
+	}
+}
+
+// filled checks rows of a source, which are in the schema there.
+type filled struct {
+	t       *testing.T
+	conn    *pgx.Conn
+	release Release
+	keys    former.Keys
+}
+
+// unsealed returns what the row of id has as text, decrypted if the text is encrypted.
+func (f filled) unsealed(text string, id uuid.UUID) string {
+	f.t.Helper()
+	e, sealed := former.ParseEncrypted(text)
+	if !sealed {
+		return text
+	}
+	plain, err := e.Open(f.keys, id)
+	if err != nil {
+		f.t.Error(err)
+	}
+	return plain
+}
+
+// session checks the row of a session and its tokens. kind is the user's.
+func (f filled) session(kind int, v Session) {
+	f.t.Helper()
+	hmac := "refresh_token_hmac_key"
+	if f.release == Oldest {
+		hmac = "null"
+	}
+	var key, live *string
+	var n int
+	err := f.conn.QueryRow(f.t.Context(), `select `+hmac+`, (select token from there.refresh_tokens where session_id = s.id and revoked is not true
+			order by id desc limit 1), (select count(*) from there.mfa_amr_claims where session_id = s.id) from there.sessions s where id = $1`, v.ID).
+		Scan(&key, &live, &n)
+	if err != nil || n != len(v.AMR) {
+		f.t.Fatalf("kind %d: %d methods, %v", kind, n, err)
+	}
+	token, ok := former.ParseToken(v.Token)
+	if !ok || token.Version != v.Version || (key != nil) != (v.Version == 2) || (live != nil) != (v.Version == 1) {
+		f.t.Errorf("kind %d: token %+v, %v", kind, token, ok)
+	}
+	if key != nil {
+		raw, ok := former.SessionKey(f.unsealed(*key, v.ID))
+		if !ok || former.NewVersion2(v.ID, token.Counter, raw) != v.Token {
+			f.t.Errorf("kind %d: another token", kind)
+		}
+	} else if *live != v.Token {
+		f.t.Errorf("kind %d: live is %s", kind, *live)
+	}
+	for _, dead := range v.Dead {
+		if _, ok := former.ParseToken(dead); !ok {
+			f.t.Errorf("kind %d: %s is no token", kind, dead)
 		}
 	}
 }

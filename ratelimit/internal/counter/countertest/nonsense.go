@@ -11,15 +11,22 @@ import (
 	"gatehouse/shared/await"
 )
 
-// Nonsense tests a store whose server sends broken replies. It keeps sending hits, garbles one reply of the server by
-// means of proxy, and then a tenth of the replies for a while. hits returns the hits of the ith request.
+// Nonsense is a test of a store whose server sends broken replies.
+type Nonsense struct {
+	Store  counter.Store
+	Proxy  *Garbler // between the store and its server
+	Garble Garble
+	Hits   func(i int) []counter.Hit // of the ith request
+	Lost   func() uint64             // how many hits the store could not count
+}
+
+// Run keeps sending hits, garbles one reply of the server, and then a tenth of the replies for a while.
 //
-// No counter may let more hits pass than its capacity plus the hits that lost returns, which the store could not count.
-// The store must answer again soon after the last broken reply.
-func Nonsense(t *testing.T, s counter.Store, proxy *Garbler, g Garble, lost func() uint64,
-	hits func(i int) []counter.Hit) {
-	l := startLoad(s, hits)
-	defer l.stop(t, lost)
+// No counter may let more hits pass than its capacity plus the hits that were lost. The store must answer again soon
+// after the last broken reply.
+func (n Nonsense) Run(t *testing.T) {
+	l := startLoad(n.Store, n.Hits)
+	defer l.stop(t, n.Lost)
 	answers := func(when string) {
 		t.Helper()
 		since := time.Now()
@@ -31,14 +38,14 @@ func Nonsense(t *testing.T, s counter.Store, proxy *Garbler, g Garble, lost func
 		}
 	}
 	answers("at the start")
-	proxy.Once(g)
-	await.True(t, "a reply is garbled", func() bool { return proxy.Garbled() > 0 })
+	n.Proxy.Once(n.Garble)
+	await.True(t, "a reply is garbled", func() bool { return n.Proxy.Garbled() > 0 })
 	answers("after one broken reply")
-	proxy.At(0.1, g)
+	n.Proxy.At(0.1, n.Garble)
 	time.Sleep(500 * time.Millisecond)
-	proxy.At(0, g)
+	n.Proxy.At(0, n.Garble)
 	answers("after the last broken reply")
-	t.Logf("%d replies garbled, %d requests failed", proxy.Garbled(), l.failed.Load())
+	t.Logf("%d replies garbled, %d requests failed", n.Proxy.Garbled(), l.failed.Load())
 }
 
 // load sends hits from several goroutines, and counts those that pass.

@@ -24,9 +24,9 @@ func TestMemcache_nonsense(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(s.Close)
-			countertest.Nonsense(t, s, proxy, g, s.Dropped, func(i int) []counter.Hit {
+			countertest.Nonsense{Store: s, Proxy: proxy, Garble: g, Lost: s.Dropped, Hits: func(i int) []counter.Hit {
 				return []counter.Hit{limit(500, h(fmt.Sprint("fixed", i%5), 1))}
-			})
+			}}.Run(t)
 		})
 	}
 }

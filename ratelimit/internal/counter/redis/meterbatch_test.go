@@ -90,71 +90,70 @@ func TestMeters_coalesced(t *testing.T) {
 	peer := redisClient(t, kv.Addr, kv.DB)
 	via := s.newLink(patience)
 	defer via.close()
+	f := func(name string, requests []counter.Request, model counter.Store, forget bool) {
+		t.Helper()
+		b := new(batch)
+		keys := map[string]bool{}
+		for i := range requests {
+			alone := counter.Request{Now: requests[i].Now}
+			for _, h := range requests[i].Hits {
+				if h.Algorithm != counter.FixedWindow { // of which peeks are commands of their own
+					keys[string(h.Key)] = true
+				}
+				h.Key = append([]byte("alone "), h.Key...)
+				alone.Hits = append(alone.Hits, h)
+			}
+			must.Succeed(t, s.Add(t.Context(), &alone))
+			c := newCall()
+			c.fill(&requests[i], nil, s.hash)
+			b.calls = append(b.calls, c)
+		}
+		if forget { // the server forgets the scripts
+			must.Succeed(t, peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error())
+		}
+		b.build(&s.seen, 0, func(*call) {})
+		scripts := 0
+		for i := range b.ops {
+			if b.ops[i].kind == opMeter {
+				scripts++
+			}
+		}
+		if scripts != len(keys) {
+			t.Fatalf("%d scripts for %d keys", scripts, len(keys))
+		}
+		must.Succeed(t, via.send(b))
+		b.replay()
+		for i, c := range b.calls {
+			if b.settle(c); c.err != nil {
+				t.Fatal(c.err)
+			}
+			c.deliver(&requests[i])
+			serial := counter.Request{Now: requests[i].Now}
+			for _, h := range requests[i].Hits {
+				h.After, h.Refused, h.State = 0, false, counter.State{}
+				serial.Hits = append(serial.Hits, h)
+			}
+			must.Succeed(t, model.Add(t.Context(), &serial))
+			for j := range serial.Hits {
+				got, want := requests[i].Hits[j], serial.Hits[j]
+				if answer(&got) != answer(&want) || got.Wait(&got.State, 1) != want.Wait(&want.State, 1) || got.TimeToEmpty(&got.State) != want.TimeToEmpty(&want.State) {
+					t.Fatalf("%s, call %d, hit %d %+v: %s, want %s %+v", name, i, j, got, answer(&got), answer(&want),
+						want.State)
+				}
+			}
+		}
+	}
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		model := memory.New(memory.Options{Clock: clock.Now})
 		instant := int64(1_700_000_000_000_000) + r.Int64N(1e12)
 		for round := range 12 {
 			clock.Set(instant)
-			b := new(batch)
 			var requests []counter.Request
-			keys := map[string]bool{}
 			for range 1 + r.IntN(12) {
 				requests = append(requests, counter.Request{Hits: mixedHits(r, seed), Now: now()})
 			}
-			alone := make([]counter.Request, len(requests))
-			for i := range requests {
-				alone[i].Now = requests[i].Now
-				for _, h := range requests[i].Hits {
-					h.Key = append([]byte("alone "), h.Key...)
-					alone[i].Hits = append(alone[i].Hits, h)
-				}
-				must.Succeed(t, s.Add(t.Context(), &alone[i]))
-			}
-			for i := range requests {
-				c := newCall()
-				c.fill(&requests[i], nil, s.hash)
-				b.calls = append(b.calls, c)
-				for _, h := range requests[i].Hits {
-					if h.Algorithm != counter.FixedWindow { // of which peeks are commands of their own
-						keys[string(h.Key)] = true
-					}
-				}
-			}
-			if r.IntN(3) == 0 { // the server forgets the scripts
-				must.Succeed(t, peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error())
-			}
-			b.build(&s.seen, 0, func(*call) {})
-			scripts := 0
-			for i := range b.ops {
-				if b.ops[i].kind == opMeter {
-					scripts++
-				}
-			}
-			if scripts != len(keys) {
-				t.Fatalf("%d scripts for %d keys", scripts, len(keys))
-			}
-			must.Succeed(t, via.send(b))
-			b.replay()
-			for i, c := range b.calls {
-				if b.settle(c); c.err != nil {
-					t.Fatal(c.err)
-				}
-				c.deliver(&requests[i])
-				serial := counter.Request{Now: requests[i].Now}
-				for _, h := range requests[i].Hits {
-					h.After, h.Refused, h.State = 0, false, counter.State{}
-					serial.Hits = append(serial.Hits, h)
-				}
-				must.Succeed(t, model.Add(t.Context(), &serial))
-				for j := range serial.Hits {
-					got, want := requests[i].Hits[j], serial.Hits[j]
-					if answer(&got) != answer(&want) || got.Wait(&got.State, 1) != want.Wait(&want.State, 1) || got.TimeToEmpty(&got.State) != want.TimeToEmpty(&want.State) {
-						t.Fatalf("seed %d, round %d, call %d, hit %d %+v: %s, want %s %+v", seed, round, i, j, got,
-							answer(&got), answer(&want), want.State)
-					}
-				}
-			}
+			f(fmt.Sprintf("seed %d, round %d", seed, round), requests, model, r.IntN(3) == 0)
 			instant += r.Int64N(20_000_000)
 		}
 	}

@@ -28,10 +28,11 @@ func TestNonsense(t *testing.T) {
 			proxy := countertest.NewGarbler(t, kv.Addr)
 			s := newSecondStore(t, Options{Settings: Settings{URL: fmt.Sprintf("redis://%s/%d", proxy.Addr(), kv.DB),
 				Timeout: time.Second}})
-			countertest.Nonsense(t, s, proxy, g, func() uint64 { return 0 }, func(i int) []counter.Hit {
+			lost := func() uint64 { return 0 }
+			countertest.Nonsense{Store: s, Proxy: proxy, Garble: g, Lost: lost, Hits: func(i int) []counter.Hit {
 				return []counter.Hit{limit(50, h(fmt.Sprint("fixed", i%5), 1)),
 					daily(sliding(fmt.Sprint("sliding", i%5), 1, 50)), daily(bucket(fmt.Sprint("bucket", i%5), 1, 1, 50))}
-			})
+			}}.Run(t)
 		})
 	}
 }
