@@ -22,7 +22,7 @@ const (
 func (c *call) is(fact facts) bool { return c.srv.facts[c.r.Pattern]&fact != 0 }
 
 // addRoutes adds all routes of the daemon's port. The guards that wrap the handlers are in guards.go; a handler without
-// a guard is open to all.
+// a guard is open to all. The comment at the end of a line names the file of the handler.
 func (s *Server) addRoutes() {
 	s.mux, s.facts = http.NewServeMux(), map[string]facts{}
 	at := func(pattern string, h handler, all ...facts) {
