@@ -20,10 +20,10 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// operator is the actor in the audit log.
+// operator is the actor of these commands in the audit log.
 var operator = flow.Actor{Role: "auth admin"}
 
-// admin runs auth admin. createuser and deleteuser are the names of the sub-commands in the replaced service.
+// admin runs the command "auth admin". Its sub-commands createuser and deleteuser have their names from supabase/auth.
 func (p *program) admin(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return p.misusedGroup("admin")
@@ -140,7 +140,8 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 	return p.show(u)
 }
 
-// password returns the argument or, for "-", the first line of standard input, which no list of processes shows.
+// password returns the argument. If it is "-", it returns the first line of standard input, which a list of processes
+// does not show.
 func (p *program) password(arg string) (*string, error) {
 	if arg != "-" {
 		return &arg, nil
@@ -155,7 +156,7 @@ func (p *program) password(arg string) (*string, error) {
 	return &line, nil
 }
 
-// find returns the user with the address, number or id.
+// find returns the user whose e-mail address, phone number or ID is who.
 func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 	if id, err := uuid.Parse(who); err == nil {
 		u, err := r.users.AdminUser(ctx, id)
@@ -181,7 +182,7 @@ func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 	return u, plain(err)
 }
 
-// plain reduces a refusal to its text for people, without the code.
+// plain returns an error with the text of a refusal, without its code; other errors are unchanged.
 func plain(err error) error {
 	if refusal, ok := errors.AsType[*refusal.Refusal](err); ok {
 		if refusal.Err != nil {

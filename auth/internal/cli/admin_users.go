@@ -15,7 +15,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// adminList prints a page of users. The cursor is the id of the previous page's last user.
+// adminList prints a page of users. The cursor is the ID of the last user on the previous page.
 func (p *program) adminList(ctx context.Context, f *flag.FlagSet, aud *string, args []string) error {
 	text := f.String("filter", "", "part of the e-mail address, the phone number or the full name")
 	n, cursor := f.Int("n", 50, "how many"), f.String("cursor", "", "the id that the page before ended with")
@@ -68,7 +68,7 @@ func (p *program) adminList(ctx context.Context, f *flag.FlagSet, aud *string, a
 	return nil
 }
 
-// adminOwned lists the sessions or the second factors of a user, or ends them.
+// adminOwned lists or ends what a user has: sessions or second factors, as what says.
 func (p *program) adminOwned(ctx context.Context, f *flag.FlagSet, aud *string, what string, args []string) error {
 	verb, end := "end", new(string)
 	if what == "factors" {
@@ -139,7 +139,7 @@ func (p *program) listFactors(ctx context.Context, r *rooms, user uuid.UUID) err
 	return t.Flush()
 }
 
-// deleteFactors removes one factor of a user, or all if id is zero.
+// deleteFactors deletes one second factor of a user, or all of them if id is zero.
 func (p *program) deleteFactors(ctx context.Context, r *rooms, user, id uuid.UUID) error {
 	ids := []uuid.UUID{id}
 	if id == uuid.Nil {
@@ -149,7 +149,7 @@ func (p *program) deleteFactors(ctx context.Context, r *rooms, user, id uuid.UUI
 		}
 		ids = ids[:0]
 		for _, v := range list {
-			if v.Kind == store.FactorRecoveryCodes { // first: they go with the last other factor
+			if v.Kind == store.FactorRecoveryCodes { // first, since they would be deleted with the last other factor
 				ids = slices.Insert(ids, 0, v.ID)
 			} else {
 				ids = append(ids, v.ID)
@@ -165,7 +165,7 @@ func (p *program) deleteFactors(ctx context.Context, r *rooms, user, id uuid.UUI
 	return nil
 }
 
-// printable returns a text from outside in a form for a terminal: without control characters, at most 60 others.
+// printable returns a text from outside in a form for a terminal: without control characters, and cut to 60 characters.
 func printable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {

@@ -24,10 +24,10 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// checkPatience bounds each test of auth check.
+// checkPatience is the time limit of each test of the command "auth check".
 const checkPatience = 15 * time.Second
 
-// report prints what auth check finds.
+// report prints what "auth check" finds, and counts the failures.
 type report struct {
 	p      *program
 	failed int
@@ -44,14 +44,15 @@ func (r *report) say(what string, err error) bool {
 	return true
 }
 
-// try bounds a test, and prints its result.
+// try runs a test with the time limit checkPatience, and prints its result.
 func (r *report) try(ctx context.Context, what string, test func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	r.say(what, test(ctx))
 }
 
-// check runs auth check, which finds everything that a start would report, and more. It changes nothing.
+// check runs the command "auth check", which finds everything that a start of the daemon would report, and more. It
+// changes nothing.
 func (p *program) check(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("check", flag.ContinueOnError)
 	tryHooks := f.Bool("hooks", false, "call the hooks in PostgreSQL with a sample, and roll back what they did")
@@ -80,7 +81,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 			r.mirror(ctx, db, &c, &l)
 			r.try(ctx, "signing keys", keys.New(keys.Options{DB: db, Root: c.Root()}, l.Keys).Check)
 			r.discovery(ctx, &c)
-		} else { // what follows from old names of settings does not need the tables
+		} else { // warnings that follow from old names of settings do not need the tables
 			r.tellDefaults(l.FormerDefaults(false, 0))
 		}
 		r.providers(ctx, l)
@@ -97,7 +98,8 @@ func (p *program) check(ctx context.Context, args []string) error {
 	return nil
 }
 
-// database opens the database; db is nil if it does not answer. migrated: the tables can be queried.
+// database opens the database. db is nil if the database does not answer; migrated says whether the tables can be
+// queried.
 func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, migrated bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -129,7 +131,7 @@ func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, 
 	return db, true
 }
 
-// readers warns of other roles that have a right to our tables.
+// readers warns of other roles that have rights to the daemon's tables.
 func (r *report) readers(ctx context.Context, db *store.DB) {
 	list, err := db.Readers(ctx)
 	if err != nil {
@@ -141,8 +143,8 @@ func (r *report) readers(ctx context.Context, db *store.DB) {
 	}
 }
 
-// defaults warns of settings whose defaults differ from the replaced service's, and prints the lines that restore the
-// former defaults.
+// defaults warns of settings whose defaults differ from those of supabase/auth, and prints the lines that restore its
+// defaults.
 func (r *report) defaults(ctx context.Context, db *store.DB, l *config.Live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -176,7 +178,7 @@ func (r *report) discovery(ctx context.Context, c *config.Config) {
 	}
 }
 
-// findKeys fetches the discovery document and the keys as a verifier does.
+// findKeys fetches the discovery document and the keys as a service that verifies tokens does.
 func findKeys(ctx context.Context, issuer string) error {
 	if u, err := url.Parse(issuer); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 		return fmt.Errorf("%q is no URL", issuer)
@@ -204,8 +206,8 @@ func findKeys(ctx context.Context, issuer string) error {
 	return nil
 }
 
-// providers begins a sign-in with each provider that is on. This tests providers whose endpoints or request token must
-// be fetched.
+// providers begins a sign-in with each external provider that is on. This tests those whose endpoints or request token
+// must be fetched.
 func (r *report) providers(ctx context.Context, l config.Live) {
 	set, err := provider.New(l.External)
 	if err != nil {
@@ -215,19 +217,19 @@ func (r *report) providers(ctx context.Context, l config.Live) {
 	for _, name := range set.Names() {
 		p, err := set.Lookup(name)
 		if err != nil {
-			continue // the provider takes only ID tokens
+			continue // it accepts only native ID tokens
 		}
 		r.try(ctx, "provider "+name, func(ctx context.Context) error {
 			_, err := p.Begin(ctx, provider.Start{State: "check"})
 			if e, ok := errors.AsType[*provider.Error](err); ok && e.Status < 500 {
-				err = nil // a parameter is missing, which applications give
+				err = nil // a parameter is missing that applications would give
 			}
 			return err
 		})
 	}
 }
 
-// templates tests the operator's mail templates. A daemon would replace broken templates by the built-in texts.
+// templates tests the operator's mail templates. The daemon would replace broken ones by the built-in texts.
 func (r *report) templates(ctx context.Context, c *config.Config, l config.Live) {
 	if c.Site.Name != "" && c.SMTP.SenderName == "" && l.SMTP != nil {
 		fmt.Fprintln(r.p.stdout, "warn  AUTH_SITE_NAME is set and AUTH_SMTP_SENDER_NAME is not: mails show the sender's "+
@@ -252,8 +254,8 @@ func (r *report) templates(ctx context.Context, c *config.Config, l config.Live)
 	}
 }
 
-// outbound queries the SMS gateway about the account (missing settings are among the warnings), and the captcha
-// provider about an unsolved captcha.
+// outbound queries the SMS gateway about the operator's account, and the captcha provider about a captcha that is not
+// solved. Missing settings are among the warnings.
 func (r *report) outbound(ctx context.Context, l config.Live) {
 	for _, doubt := range l.SMS.Lint() {
 		fmt.Fprintln(r.p.stdout, "warn ", doubt)

@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// hooks finds out whether each hook could be called; db is nil if the database is unreachable. With try, hooks that are
-// functions are also called.
+// hooks tests whether each hook can be called. db is nil if the database is unreachable. If try is set, it also calls
+// hooks that are PostgreSQL functions.
 func (r *report) hooks(ctx context.Context, c *config.Config, l *config.Live, db *store.DB, try bool) {
 	set := hook.NewSet(hook.Options{}, l.Hooks)
 	defer set.Close()
@@ -26,8 +26,8 @@ func (r *report) hooks(ctx context.Context, c *config.Config, l *config.Live, db
 	}
 }
 
-// hook checks one hook. A function that lacks a right fails every call; a lost connection says nothing about the
-// function; any other refusal of the sample may be intended.
+// hook tests one hook. If a function lacks a right, every call fails, which is an error. A lost connection says nothing
+// about the function. Any other refusal of the sample may be intended.
 func (r *report) hook(ctx context.Context, set *hook.Set, p hook.Point, db *store.DB,
 	try func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)

@@ -1,4 +1,5 @@
-// Package cli is the command line: the arguments, the sub-commands, a file each, and the exit status.
+// Package cli is the command line of the daemon: it parses the arguments, has each command in a file of its own, and
+// returns the exit status.
 package cli
 
 import (
@@ -20,15 +21,15 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// Exit statuses. Bad usage has a status of its own, so that scripts can distinguish it from a failure.
+// Exit statuses. Wrong usage has a status of its own, so that scripts can distinguish it from a failure.
 const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// Main is the program: it runs the command that the arguments name and returns the exit status. The first SIGINT or
-// SIGTERM ends the command, the second does not wait for its end.
+// Main runs the command that the arguments name, and returns the exit status. The first SIGINT or SIGTERM makes the
+// command end; the second ends the process at once.
 func Main() int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -50,16 +51,16 @@ func Main() int {
 	return exitFailed
 }
 
-// program is the input of a run of the program: arguments, environment and streams.
+// program holds the input of one run of the program: arguments, environment and streams.
 type program struct {
-	name           string // the name by which the program was called, which may be that of a link
+	name           string // name by which the program was called, possibly that of a link
 	args, environ  []string
-	file           string // -config
+	file           string // value of the flag -config
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
-// usages has the usage text of the program, auth.txt, and of each command whose flags do not say enough.
+// usages holds the usage text of the program, auth.txt, and of each command whose flags do not say enough.
 //
 //go:embed usage
 var usages embed.FS
@@ -70,7 +71,7 @@ func usage(name string) string {
 	return string(text)
 }
 
-// commands are the commands by their names.
+// commands maps the names of the commands to their functions.
 var commands = map[string]func(*program, context.Context, []string) error{
 	"serve": (*program).serve, "migrate": (*program).migrate, "check": (*program).check, "keys": (*program).keys,
 	"admin": (*program).admin, "mail": (*program).mail, "takeover": (*program).takeover, "mirror": (*program).mirror,
@@ -78,13 +79,13 @@ var commands = map[string]func(*program, context.Context, []string) error{
 	hashing: (*program).hashing, "version": (*program).version, "help": (*program).help,
 }
 
-// errUsage ends a command with exit status 2, after the usage was written.
+// errUsage ends a command with exit status 2. The usage has been written already.
 var errUsage = errors.New("usage")
 
-// errSaid ends a command with exit status 1, after the cause was written.
+// errSaid ends a command with exit status 1. The cause has been written already.
 var errSaid = errors.New("said")
 
-// run is the whole program. It returns the exit status when ctx has ended or the command is done.
+// run runs the whole program. It returns the exit status when the command is done or ctx has ended.
 func run(ctx context.Context, p program) int {
 	if p.name == "wget" {
 		return p.status(p.wget(ctx))
@@ -132,7 +133,7 @@ func run(ctx context.Context, p program) int {
 	return exitUsage
 }
 
-// status returns the exit status for the result of a command. It writes the error, unless that was written already.
+// status returns the exit status for the error of a command. It writes the error, unless that has been done already.
 func (p *program) status(err error) int {
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
@@ -146,10 +147,10 @@ func (p *program) status(err error) int {
 	return exitFailed
 }
 
-// parse reads a command's flags, which may be before, after and between the arguments, but not after "--". least and
-// most bound the number of arguments; most < 0: any number.
+// parse parses the flags of a command, which may be before, after and between the arguments, but not after "--". There
+// must be at least least and at most most arguments; if most < 0, any number is allowed.
 func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least, most int) ([]string, error) {
-	var said bytes.Buffer // help that was requested goes to standard output, usage errors to standard error
+	var said bytes.Buffer // help on request goes to standard output, usage errors to standard error
 	own := flag.NewFlagSet(f.Name(), flag.ContinueOnError)
 	f.VisitAll(func(one *flag.Flag) { own.Var(one.Value, one.Name, one.Usage) })
 	f.Usage = func() {
@@ -157,7 +158,7 @@ func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least,
 		own.SetOutput(f.Output())
 		own.PrintDefaults()
 	}
-	for _, name := range []string{"config", "c"} { // may also be before the command
+	for _, name := range []string{"config", "c"} { // these flags may also be before the command
 		f.Func(name, "settings file", func(value string) error {
 			if value == "" {
 				return errors.New("needs a file")
@@ -193,19 +194,19 @@ func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least,
 	return rest, nil
 }
 
-// help runs auth help.
+// help runs the command "auth help".
 func (p *program) help(context.Context, []string) error {
 	_, err := fmt.Fprint(p.stdout, usage("auth"))
 	return err
 }
 
-// misusedGroup reports the wrong use of a command with sub-commands.
+// misusedGroup writes the usage of a command that has sub-commands.
 func (p *program) misusedGroup(name string) error {
 	fmt.Fprint(p.stderr, usage(name))
 	return errUsage
 }
 
-// misused reports the wrong use of a command.
+// misused writes what is wrong with the use of a command, and its usage.
 func (p *program) misused(f *flag.FlagSet, format string, args ...any) error {
 	fmt.Fprintf(p.stderr, "auth: %s: %s\n", f.Name(), fmt.Sprintf(format, args...))
 	f.Usage()

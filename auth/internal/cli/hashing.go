@@ -12,24 +12,24 @@ import (
 	"gatehouse/auth/internal/password"
 )
 
-// hashing is the command with which serve starts this program again, to hash passwords in a process of low priority. It
-// is not for operators, so the usage text does not list it.
+// hashing is the command with which the command serve starts this program again, to hash passwords in a process of low
+// priority. It is not for operators, so the usage text does not list it.
 const hashing = "hashing"
 
-// hashingCommand returns the function that makes the command for this process. The process needs no settings and gets
-// no environment, since it contains secrets.
+// hashingCommand returns the function that makes the command for the hashing process. The process needs no settings,
+// and gets no environment, since that contains secrets.
 func hashingCommand() func() *exec.Cmd {
 	program, err := os.Executable()
 	if runtime.GOOS == "linux" {
-		program = "/proc/self/exe" // the running program, even if its file was replaced
+		program = "/proc/self/exe" // the running program, even if its file has been replaced
 	}
 	return func() *exec.Cmd {
 		return &exec.Cmd{Path: program, Args: []string{"auth", hashing}, Env: []string{}, Dir: "/", Err: err}
 	}
 }
 
-// hashing runs auth hashing. It ends when its daemon ends, not at a signal to both, since requests in flight still need
-// hashes.
+// hashing runs the command "auth hashing". It ends when the daemon closes its input. It ignores signals that both
+// processes get, since requests in flight still need hashes.
 func (p *program) hashing(_ context.Context, args []string) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	in, ok := p.stdin.(*os.File)

@@ -17,7 +17,7 @@ import (
 // healthTimeout is how long a health check waits by default.
 const healthTimeout = 2 * time.Second
 
-// health runs auth health. It reads only the settings of the listener.
+// health runs the command "auth health". It reads only the settings of the listener.
 func (p *program) health(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("health", flag.ContinueOnError)
 	timeout := f.Duration("timeout", healthTimeout, "how long to wait for the answer")
@@ -49,15 +49,15 @@ func (p *program) health(ctx context.Context, args []string) error {
 	return nil
 }
 
-// wgetIgnored are flags of wget without a value, wgetValues flags with a value, such as -t N, --tries=N. Both are
-// ignored.
+// wgetIgnored are flags of wget without a value, wgetValues flags with a value, such as -t N or --tries=N. All of them
+// are ignored.
 var (
 	wgetIgnored = []string{"-q", "-nv", "--no-verbose", "--quiet"}
 	wgetValues  = []string{"-t", "-T", "--tries", "--timeout"}
 )
 
-// wget runs when the program is called wget, by a link in the image: health checks written for the replaced service's
-// image call it.
+// wget runs if the program is called wget, by a link in the container image: health checks that were written for the
+// image of supabase/auth call it.
 func (p *program) wget(ctx context.Context) error {
 	spider, urls := false, []string(nil)
 	for args := p.args; len(args) > 0; {

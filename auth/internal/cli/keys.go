@@ -14,7 +14,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// keys runs auth keys.
+// keys runs the command "auth keys".
 func (p *program) keys(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return p.misusedGroup("keys")
@@ -31,7 +31,7 @@ func (p *program) keys(ctx context.Context, args []string) error {
 		args = nil
 	case "revoke":
 		if len(args) == 1 && len(args[0]) > len("--help") {
-			args = []string{"--", args[0]} // one kid in 64 begins with a dash, and is not a flag
+			args = []string{"--", args[0]} // one kid in 64 begins with a dash but is not a flag
 		}
 		var err error
 		if args, err = p.parse(f, args, "KID", 1, 1); err != nil {
@@ -80,7 +80,7 @@ func (p *program) keysList(ctx context.Context, r *rooms) error {
 	return t.Flush()
 }
 
-// keysService signs a token without a user. With JWT_SECRET it needs no database.
+// keysService signs a token for a service, without a user. If JWT_SECRET signs it, no database is needed.
 func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []string) error {
 	role := f.String("role", "service_role",
 		"`role` claim: service_role for administrators' programs, anon for browsers")
@@ -100,7 +100,7 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 		return err
 	}
 	var set *token.Set
-	now := time.Now() // there is no database to read the time from
+	now := time.Now() // without a database, the time is this machine's
 	if c.Keys.AcceptSecret {
 		set, err = token.NewSet(token.SetConfig{Secret: l.Keys.Secret, AcceptSecret: true, SignWithSecret: true,
 			Issuer: c.JWT.Issuer})
@@ -126,7 +126,7 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 
 const day = 24 * time.Hour
 
-// parseLife reads 10y, 90d or a Go duration. A year has 365 days.
+// parseLife parses a duration such as 10y or 90d, or a Go duration. A year has 365 days.
 func parseLife(text string) (time.Duration, error) {
 	unit := time.Duration(0)
 	switch {
@@ -152,7 +152,7 @@ func parseLife(text string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// clock formats a time for people; "-" for none.
+// clock formats a time for people; "-" for the zero time.
 func clock(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -160,7 +160,7 @@ func clock(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// columns writes a table whose columns are as wide as necessary.
+// columns writes a table whose columns are as wide as their contents.
 type columns struct{ *tabwriter.Writer }
 
 func table(w io.Writer, heads ...string) columns {

@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// mail runs auth mail. The contents of messages stay sealed.
+// mail runs the command "auth mail". It does not decrypt the contents of messages.
 func (p *program) mail(ctx context.Context, args []string) error {
 	if len(args) == 0 || !slices.Contains([]string{"list", "resend", "preview", "send-test"}, args[0]) {
 		return p.misusedGroup("mail")

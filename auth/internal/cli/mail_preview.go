@@ -22,16 +22,16 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// samples is what preview and send-test need to render mails.
+// samples holds what the commands preview and send-test need to render mails.
 type samples struct {
 	config   config.Config
 	live     config.Live
 	renderer *mail.Renderer
-	names    []string // of mails
-	tags     []string // of languages
+	names    []string // kinds of mails to render
+	tags     []string // languages to render them in
 }
 
-// samples reads the settings; kind and tag, unless empty, choose one mail and one language.
+// samples reads the settings. If kind and tag are not "", they select one kind of mail and one language.
 func (p *program) samples(f *flag.FlagSet, kind, tag string) (*samples, error) {
 	c, l, _, err := p.load()
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *samples) render(ctx context.Context, name, tag, to string) (mail.Messag
 	return s.renderer.Render(ctx, m)
 }
 
-// mailPreview runs auth mail preview. It needs no database and writes only into the folder.
+// mailPreview runs the command "auth mail preview". It needs no database, and writes only into the folder.
 func (p *program) mailPreview(ctx context.Context, f *flag.FlagSet, args []string) error {
 	kind, tag := f.String("kind", "", "this kind only, such as magic_link"), f.String("locale", "", "this language only")
 	dir := f.String("o", "", "folder to write to; it is made where it is missing")
@@ -114,7 +114,7 @@ func (p *program) mailPreview(ctx context.Context, f *flag.FlagSet, args []strin
 	return nil
 }
 
-// mailSendTest runs auth mail send-test.
+// mailSendTest runs the command "auth mail send-test".
 func (p *program) mailSendTest(ctx context.Context, f *flag.FlagSet, args []string) error {
 	kind := f.String("kind", "", "this kind, such as magic_link, instead of a test mail")
 	tag := f.String("locale", "", "this language instead of the default one")

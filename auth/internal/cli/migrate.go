@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// migrate runs auth migrate.
+// migrate runs the command "auth migrate".
 func (p *program) migrate(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("migrate", flag.ContinueOnError)
 	plan := flags.Bool("plan", false, "print what would be applied and the rights it needs; change nothing")
@@ -41,7 +41,7 @@ func (p *program) migrate(ctx context.Context, args []string) error {
 	return err
 }
 
-// plan prints the files that would be applied. It returns an error if the role lacks a right for them.
+// plan prints the migrations that would be applied. It returns an error if the database role lacks a right for them.
 func (p *program) plan(ctx context.Context, db *store.DB, namespace string) error {
 	files, err := db.Plan(ctx)
 	if err != nil {

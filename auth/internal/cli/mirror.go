@@ -16,7 +16,7 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// mirror runs auth mirror.
+// mirror runs the command "auth mirror".
 func (p *program) mirror(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return p.misusedGroup("mirror")
@@ -77,7 +77,7 @@ func (p *program) mirror(ctx context.Context, args []string) error {
 	})
 }
 
-// runMirror sets the options from the settings, and calls run.
+// runMirror sets the options of a mirror from the settings, and calls run.
 func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() error) error {
 	c, l, _, err := p.load()
 	if err != nil {
@@ -102,8 +102,8 @@ func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() e
 	return nil
 }
 
-// checkTables returns an error if this program needs a newer schema, or if there is none, as where DATABASE_URL names
-// another database or schema.
+// checkTables returns an error if this program needs a newer schema, or if there is no schema, which happens if
+// DATABASE_URL names another database or schema.
 func checkTables(ctx context.Context, db *store.DB) error {
 	lacking := daemon.CheckMigrated(ctx, db)
 	if lacking == nil {
@@ -117,19 +117,19 @@ func checkTables(ctx context.Context, db *store.DB) error {
 		"daemon's database?", at.Schema))
 }
 
-// setMirror sets the options from the settings.
+// setMirror sets the options of a mirror from the settings.
 func setMirror(o *mirror.Options, c *config.Config, l *config.Live) {
 	o.URL = cmp.Or(c.Takeover.SourceURL, c.DB.URL)
 	o.Namespace, o.AdminRoles = c.DB.Store.Namespace, l.Accounts.AdminRoles
 }
 
-// mirror checks whether the functions and triggers of a mirror are as auth mirror install makes them.
+// mirror checks whether the functions and triggers of a mirror are as the command "auth mirror install" makes them.
 func (r *report) mirror(ctx context.Context, db *store.DB, c *config.Config, l *config.Live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	o := mirror.Options{DB: db}
 	setMirror(&o, c, l)
-	o.URL = c.DB.URL // the role of the installation may no longer exist, or no longer be a member of ours
+	o.URL = c.DB.URL // the role that installed the mirror may no longer exist, or this role may no longer be its member
 	m, err := db.Mirror(ctx)
 	var wrong, doubts []string
 	if err == nil {

@@ -18,13 +18,14 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// load reads the settings for a command. It reports no warnings: the daemon and auth check do.
+// load reads the settings for a command. Most commands do not report the warnings that it returns, since the daemon and
+// "auth check" do.
 func (p *program) load() (config.Config, config.Live, []string, error) {
 	c, l, r, err := p.read()
 	return c, l, r.Brief(), err
 }
 
-// read is load for check, which reports all warnings itself.
+// read reads the settings for the command check, which reports all warnings itself.
 func (p *program) read() (config.Config, config.Live, *settings.Report, error) {
 	c, l, _, r, err := config.Load(p.environ, p.file, nil)
 	if err == nil {
@@ -33,7 +34,7 @@ func (p *program) read() (config.Config, config.Live, *settings.Report, error) {
 	return c, l, r, err
 }
 
-// rooms has what a command on accounts needs.
+// rooms holds what a command about accounts needs.
 type rooms struct {
 	config config.Config
 	db     *store.DB
@@ -42,11 +43,11 @@ type rooms struct {
 	keeper *keys.Keeper
 	hashes *password.Workers
 	users  *admin.Users
-	// factors are second factors.
+	// factors has the flows of second factors.
 	factors *factor.Factors
 }
 
-// open opens the database for a command, with one try. What is logged goes to stderr as text.
+// open opens the database for a command, and tries that only once. Log lines go to stderr as text.
 func (p *program) open(ctx context.Context) (*rooms, error) {
 	c, l, _, err := p.load()
 	if err != nil {
@@ -82,7 +83,7 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	return r, nil
 }
 
-// openAlone is open for a command that reads or changes users, which may not run during a takeover.
+// openAlone does what open does, for a command that reads or changes users, which may not run during a takeover.
 func (p *program) openAlone(ctx context.Context) (*rooms, error) {
 	r, err := p.open(ctx)
 	if err != nil {

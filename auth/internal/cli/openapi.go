@@ -7,7 +7,7 @@ import (
 	"gatehouse/auth/internal/httpapi"
 )
 
-// openAPI runs auth openapi. It needs no settings.
+// openAPI runs the command "auth openapi". It needs no settings.
 func (p *program) openAPI(_ context.Context, args []string) error {
 	if _, err := p.parse(flag.NewFlagSet("openapi", flag.ContinueOnError), args, "", 0, 0); err != nil {
 		return err

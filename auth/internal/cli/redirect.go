@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// redirect runs auth redirect.
+// redirect runs the command "auth redirect".
 func (p *program) redirect(_ context.Context, args []string) error {
 	if len(args) == 0 || args[0] != "test" {
 		return p.misusedGroup("redirect")

@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/daemon"
 )
 
-// serve runs auth serve.
+// serve runs the command "auth serve".
 func (p *program) serve(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("serve", flag.ContinueOnError)
 	skip := f.Bool("skip-migrations", false, "refuse a database that lacks migrations, instead of applying them")
@@ -18,7 +18,7 @@ func (p *program) serve(ctx context.Context, args []string) error {
 		return err
 	}
 	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP) // before the settings are read, so that it never ends the process
+	signal.Notify(hup, syscall.SIGHUP) // before the settings are read, so that SIGHUP never ends the process
 	defer signal.Stop(hup)
 	signal.Ignore(syscall.SIGPIPE) // the process must not end if the reader of its log does
 

@@ -20,10 +20,11 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// takeoverMemory is the memory limit of the command's garbage collector. Batches hold up to 16 MiB of text.
+// takeoverMemory is the memory limit that the command sets for Go's garbage collector. Batches hold up to 16 MiB of
+// text.
 const takeoverMemory = 96 << 20
 
-// takeover runs auth takeover.
+// takeover runs the command "auth takeover".
 func (p *program) takeover(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("takeover", flag.ContinueOnError)
 	from := f.String("from", "", "schema of the tables there")
@@ -79,7 +80,7 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 	return p.runTakeover(ctx, o, &c, *from)
 }
 
-// runTakeover opens both databases for a run.
+// runTakeover opens both databases and runs the takeover.
 func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config.Config, schema string) error {
 	log := daemon.NewLogger(p.stderr, config.Log{Level: "warn", Format: "text"}).Logger
 	here := c.StoreOptions(log)
@@ -91,7 +92,7 @@ func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config
 	}
 	defer o.DB.Close()
 	source := c.Takeover.SourceURL
-	if o.Mode != takeover.Abandon || source == "" { // Abandon works even if the source's database no longer exists
+	if o.Mode != takeover.Abandon || source == "" { // Abandon must work even if the source's database no longer exists
 		if o.Source, err = former.OpenSource(ctx, cmp.Or(source, c.DB.URL), schema); err != nil {
 			return fmt.Errorf("AUTH_TAKEOVER_SOURCE_URL: %w", err)
 		}
@@ -109,7 +110,7 @@ func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config
 	return nil
 }
 
-// confirm asks for a word on a terminal; elsewhere -yes is required.
+// confirm asks the user to type a word on the terminal. If standard input is not a terminal, it requires the flag -yes.
 func (p *program) confirm(what, warning, word string) error {
 	in, ok := p.stdin.(*os.File)
 	if !ok || !terminal(in) {

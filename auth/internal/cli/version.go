@@ -7,7 +7,7 @@ import (
 	"gatehouse/shared/buildinfo"
 )
 
-// version runs auth version.
+// version runs the command "auth version".
 func (p *program) version(context.Context, []string) error {
 	_, err := fmt.Fprintln(p.stdout, buildinfo.Version("auth"))
 	return err

@@ -55,8 +55,7 @@ type generalConfig struct {
 	SiteURL string `env:"AUTH_SITE_URL"`
 	// Further places that links may lead to: URLs with `*` inside a label or segment, `**` across them.
 	AllowList []string `env:"AUTH_URI_ALLOW_LIST"`
-	// true: links may lead to the host of SITE_URL with http or https and any port, as the first version of the
-	// contract had it.
+	// true: links may lead to the host of SITE_URL with http or https and any port, as in supabase/auth.
 	AnyPort bool `env:"AUTH_REDIRECT_ANY_PORT_AND_SCHEME" envDefault:"false"`
 	// How long a PKCE code is valid, and how long a sign-in may take at a provider; less than 300s counts as 300s.
 	FlowLife time.Duration `env:"AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION" envDefault:"300s" min:"0s"`

@@ -15,15 +15,15 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// allowed describes a request that is forwarded. The body may have only these members, in exactly this spelling. The
-// first member is required unless bodyless is set.
+// allowed describes a request that the console forwards to the API. The body may have only these members, in exactly
+// this spelling. The first member is required unless bodyless is set.
 type allowed struct {
 	method, path string
 	members      []string
 	bodyless     bool
 }
 
-// forwarded are all requests that are forwarded; GET /keys is answered by the console itself.
+// forwarded lists all requests that are forwarded. GET /keys is answered by the console itself.
 var forwarded = []allowed{
 	{"GET", "/admin/users", nil, true},
 	{"GET", "/admin/users/{id}", nil, true},
@@ -40,7 +40,8 @@ var forwarded = []allowed{
 	{"POST", "/admin/outbox/{id}/resend", nil, true},
 }
 
-// matches compares whole paths, segment by segment: other spellings of a path do not match.
+// matches reports whether a request has this method and path. It compares whole paths, segment by segment, so other
+// spellings of the path do not match.
 func (a allowed) matches(method, path string) bool {
 	if a.method != method {
 		return false
@@ -51,7 +52,8 @@ func (a allowed) matches(method, path string) bool {
 	})
 }
 
-// api forwards allowed requests to the public port's handlers, with the administrator instead of a token.
+// api forwards an allowed request to the handlers of the public port, with the signed-in administrator instead of a
+// token.
 func (s *Console) api(q *request) error {
 	if q.refused != nil {
 		return q.refused
@@ -75,8 +77,8 @@ func (s *Console) api(q *request) error {
 	return q.Forward(q.actor, q.r.Method, to, body)
 }
 
-// body returns the body to forward, encoded again from the allowed members, since the handlers would match members in
-// upper or lower case.
+// body returns the body to forward. It is encoded again from the allowed members, since the handlers ignore the case of
+// member names.
 func (a allowed) body(q *request) ([]byte, error) {
 	text, err := q.Body()
 	if err != nil || len(text) == 0 && a.bodyless {
@@ -98,7 +100,7 @@ func (a allowed) body(q *request) ([]byte, error) {
 	return json.Marshal(given)
 }
 
-// getKeys lists the signing keys, as auth keys list does.
+// getKeys lists the signing keys, as the command "auth keys list" does.
 func (s *Console) getKeys(q *request) error {
 	list, err := s.Keys(q.Context())
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package console serves the admin console: pages for support staff on a listener of its own, a sign-in without
-// tokens, and behind /api a short list of requests that the public port's handlers answer.
+// Package console serves the admin console on a listener of its own: pages for support staff, a sign-in without tokens,
+// and, below /api, a short list of requests that the handlers of the public port answer.
 //
-// It holds no rule about accounts and keeps no state: a sign-in is a session in the database, a sealed cookie, and a
-// key that only the page's own storage holds. It changes no key, role, password, address or metadata.
+// It has no rules about accounts and keeps no state: a sign-in is a session in the database, an encrypted cookie, and a
+// key that only the page's own storage holds. It cannot change keys, roles, passwords, addresses or metadata.
 package console
 
 import (
@@ -32,19 +32,19 @@ import (
 //go:embed pages
 var pages embed.FS
 
-// Options are the dependencies of the console.
+// Options are what New needs.
 type Options struct {
 	Core *flow.Core
-	// API answers forwarded requests.
+	// API answers the requests that are forwarded.
 	API  *httpapi.Server
 	Root *secret.Root
 	// Keys lists the signing keys.
 	Keys func(context.Context) ([]keys.Listed, error)
 	// URL is where browsers find the console, without a path.
 	URL *url.URL
-	// Loopback: the console listens on a loopback address, and answers under every loopback name.
+	// Loopback is set if the console listens on a loopback address. It then answers under every loopback name.
 	Loopback bool
-	// Now is the clock of cookies.
+	// Now is the clock for the age of cookies.
 	Now func() time.Time
 }
 
@@ -57,7 +57,7 @@ type Console struct {
 	guarded  http.Handler
 }
 
-// New makes the handler.
+// New makes the handler of the console.
 func New(o Options) *Console {
 	s := &Console{Options: o, accounts: account.New(o.Core), factors: factor.New(o.Core), mux: http.NewServeMux()}
 	s.handle("POST /session", s.postSession)
@@ -84,8 +84,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; " +
 	"trusted-types 'none'"
 
-// ServeHTTP answers only under the console's own names. If it answered under any name, an attacker could make a name
-// resolve to this machine, and the attacker's page would have the same origin.
+// ServeHTTP answers only under the console's own host names. If it answered under any name, an attacker could make a
+// name resolve to this machine, and the attacker's page would have the same origin as the console.
 func (s *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -109,7 +109,7 @@ func (s *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *Console) secure() bool { return s.URL.Scheme == "https" }
 
-// withPort returns a host with its port, or with the scheme's default port.
+// withPort returns a host with its port or, if it has none, with the default port of the scheme.
 func withPort(host, scheme string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
@@ -121,11 +121,11 @@ func withPort(host, scheme string) string {
 	return net.JoinHostPort(strings.Trim(host, "[]"), port)
 }
 
-// handle adds a route, whose requests are read, bounded, logged and refused as at the public port.
+// handle adds a route. Its requests are read, limited in time and size, logged and refused as at the public port.
 func (s *Console) handle(pattern string, h func(http.ResponseWriter, *http.Request, httpapi.ConsoleCall) error) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		s.API.ServeConsole(w, r, func(c httpapi.ConsoleCall) error {
-			if method, _, ok := strings.Cut(pattern, " "); ok && r.Method != method { // a HEAD
+			if method, _, ok := strings.Cut(pattern, " "); ok && r.Method != method { // such as a HEAD for a GET route
 				return httpapi.NotFound()
 			}
 			if r.ContentLength != 0 {
@@ -143,7 +143,7 @@ func notFound(http.ResponseWriter, *http.Request, httpapi.ConsoleCall) error {
 	return httpapi.NotFound()
 }
 
-// getPage serves the pages' files. They hold no data.
+// getPage serves the files of the pages. They contain no data of users.
 func getPage(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	if name == "" {
@@ -165,7 +165,8 @@ func (s *Console) Serve(ctx context.Context, l net.Listener, log *slog.Logger) e
 	return httpx.ServeUntil(ctx, srv, l, 5*time.Second)
 }
 
-// ExternalURL returns the URL of a console that listens at an address: from the settings, else from the address.
+// ExternalURL returns the URL of a console that listens at the address at: the configured URL, or one made from the
+// address. loopback says whether the address is a loopback address.
 func ExternalURL(configured string, at net.Addr) (u *url.URL, loopback bool, err error) {
 	tcp, err := netip.ParseAddrPort(at.String())
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// request is a request of a signed-in user. refused is flow.ErrAdminAAL2 until a required factor is verified.
+// request is a request of a signed-in user. refused is flow.ErrAdminAAL2 until the user has verified a second factor
+// that is required.
 type request struct {
 	httpapi.ConsoleCall
 	w         http.ResponseWriter
@@ -28,8 +29,8 @@ type request struct {
 	refused   error
 }
 
-// signedIn requires a cookie with its key, used within the last 30 minutes, and a session that still may administer;
-// only the second factor may be missing.
+// signedIn is a guard that requires a cookie with its key, used within the last 30 minutes, and a session whose user
+// may still administer. Only the second factor may be missing.
 func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *http.Request,
 	httpapi.ConsoleCall) error {
 	return func(w http.ResponseWriter, r *http.Request, c httpapi.ConsoleCall) (err error) {
@@ -57,7 +58,7 @@ func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *ht
 	}
 }
 
-// begin gives the browser a new cookie, of the session's level, and the key that belongs to it.
+// begin gives the browser a new cookie, at the session's assurance level, and returns the key that belongs to it.
 func (s *Console) begin(w http.ResponseWriter, r *http.Request, v store.Session) string {
 	key := newKey()
 	s.setCookie(w, r, s.seal(&ticket{User: v.UserID, Session: v.ID, AAL: byte(v.AAL), Used: s.Now().Unix(),
@@ -78,15 +79,15 @@ func (s *Console) postSession(w http.ResponseWriter, r *http.Request, c httpapi.
 	return c.JSON(http.StatusOK, s.sessionView(u, v, s.begin(w, r, v)))
 }
 
-// getSession shows who is signed in.
+// getSession answers who is signed in.
 func (s *Console) getSession(q *request) error {
 	if q.refused != nil && !flow.IsBelowAAL2(q.principal.User, q.principal.Session) {
-		return q.refused // the user has no factor to verify
+		return q.refused // the user has no factor that could be verified
 	}
 	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, q.principal.Session, ""))
 }
 
-// deleteSession signs out, even after the idle limit.
+// deleteSession signs the user out, even after idleLimit.
 func (s *Console) deleteSession(w http.ResponseWriter, r *http.Request, c httpapi.ConsoleCall) error {
 	t, err := s.ticketOf(r)
 	if err != nil {
@@ -116,7 +117,7 @@ func (s *Console) postChallenge(q *request) error {
 	return q.JSON(http.StatusOK, append(b, '}'))
 }
 
-// postVerify verifies a factor and raises the session, which gets a new cookie and key.
+// postVerify verifies a second factor and raises the session, which gets a new cookie and key.
 func (s *Console) postVerify(q *request) error {
 	var in struct {
 		Factor    uuid.UUID `json:"factor_id"`
@@ -136,7 +137,8 @@ func (s *Console) postVerify(q *request) error {
 	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, v, s.begin(q.w, q.r, v)))
 }
 
-// sessionView returns the view of a sign-in: the next step, the factors that can be verified, the user, and the end.
+// sessionView returns the JSON of a sign-in: the next step, the factors that can be verified, the user, and when it
+// ends.
 func (s *Console) sessionView(u store.User, v store.Session, key string) []byte {
 	b := []byte{'{'}
 	if key != "" {

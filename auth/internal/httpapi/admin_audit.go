@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// getAudit shows the audit log, newest first.
+// getAudit answers with a page of the audit log, newest rows first.
 func (s *Server) getAudit(c *call, _ flow.Actor) error {
 	p, err := c.page()
 	if err != nil {
@@ -41,7 +41,8 @@ func (s *Server) getAudit(c *call, _ flow.Actor) error {
 	return c.json(200, appendList(make([]byte, 0, 64+len(rows)*320), rows, appendAudit))
 }
 
-// appendAudit appends a row. A service has no id and is shown by its role; a deleted actor is shown by its id.
+// appendAudit appends a row of the audit log as JSON. An actor that is a service has no ID, and is shown by its role.
+// An actor whose user was deleted is shown by ID.
 func appendAudit(b []byte, r *store.AuditRow) []byte {
 	name := cmp.Or(r.ActorPhone, r.ActorEmail)
 	if name == "" && r.Actor == uuid.Nil {

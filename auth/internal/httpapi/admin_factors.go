@@ -7,7 +7,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 )
 
-// getAdminFactors lists a user's factors.
+// getAdminFactors lists a user's second factors.
 func (s *Server) getAdminFactors(c *call, _ flow.Actor, user uuid.UUID) error {
 	list, err := s.factors.AdminFactors(c.ctx(), user)
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Server) deleteAdminFactor(c *call, by flow.Actor, user, id uuid.UUID) e
 	return c.json(200, appendFactor(make([]byte, 0, 320), &f))
 }
 
-// putAdminFactor gives a factor another name or number.
+// putAdminFactor changes the name or the phone number of a second factor.
 func (s *Server) putAdminFactor(c *call, by flow.Actor, user, id uuid.UUID) error {
 	in := factor.FactorUpdate{Factor: id}
 	if err := c.decode(&in); err != nil {

@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// postInvite mails an invitation.
+// postInvite creates a user and mails an invitation.
 func (s *Server) postInvite(c *call, by flow.Actor) error {
 	var in flow.Invitation
 	if err := c.decode(&in); err != nil {
@@ -15,8 +15,8 @@ func (s *Server) postInvite(c *call, by flow.Actor) error {
 	return c.userView(s.accounts.Invite(c.ctx(), c.requestInfo(), by, in))
 }
 
-// postGenerateLink makes a link without sending it. The answer is one object with the members of the user and of the
-// link.
+// postGenerateLink creates a link without sending it. The answer is one object that has the members of both the user
+// and the link.
 func (s *Server) postGenerateLink(c *call, by flow.Actor) error {
 	var in flow.LinkRequest
 	if err := c.decode(&in); err != nil {

@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// getOutbox lists mails and SMS behind a cursor, without their contents.
+// getOutbox lists the mails and SMS that come after a cursor, without their contents.
 func (s *Server) getOutbox(c *call, _ flow.Actor) error {
 	if err := c.knownParams("state", "user_id", "limit", "cursor"); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *Server) getOutbox(c *call, _ flow.Actor) error {
 	if f.After, err = c.after(); err != nil {
 		return err
 	}
-	f.Limit = limit + 1 // one more row shows that the list continues
+	f.Limit = limit + 1 // one more row shows whether the list continues
 	list, err := s.users.AdminOutbox(c.ctx(), f)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func (s *Server) getOutbox(c *call, _ flow.Actor) error {
 	return c.json(200, appendPagination(b, next))
 }
 
-// postResendMessage makes a message due now.
+// postResendMessage makes a message of the outbox due now.
 func (s *Server) postResendMessage(c *call, _ flow.Actor, id uuid.UUID) error {
 	m, err := s.users.AdminResend(c.ctx(), id)
 	if err != nil {

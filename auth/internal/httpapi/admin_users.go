@@ -12,7 +12,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// getUsers lists the users of an audience, in pages with a total or behind a cursor at constant cost.
+// getUsers lists the users of an audience: in numbered pages with a total, or after a cursor, which costs the same for
+// each page.
 func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	if err := c.knownParams("page", "per_page", "limit", "cursor", "sort", "filter", "email", "phone",
 		"id"); err != nil {
@@ -44,7 +45,8 @@ func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	return c.json(200, append(appendUsers(users, f.Aud), '}'))
 }
 
-// usersBehind answers the page of users behind a cursor. It reads one more user, to know whether the list continues.
+// usersBehind answers with the users that come after a cursor. It reads one more user than it returns, to know whether
+// the list continues.
 func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 	limit, err := c.count("limit", defaultPerPage, maxPerPage)
 	if err != nil {
@@ -74,9 +76,10 @@ func appendUsers(users []store.User, aud string) []byte {
 	return jsontext.AppendString(append(b, `,"aud":`...), aud)
 }
 
-// sort reads "created_at", "created_at asc" or "created_at desc"; of several parameters it takes the first.
+// sort parses the query's sort: "created_at", "created_at asc" or "created_at desc". If there are several parameters,
+// it uses the first.
 func (c *call) sort() (oldestFirst bool, err error) {
-	c.param("sort") // parses the query
+	c.param("sort") // called to parse the query
 	first := true
 	for _, text := range c.query["sort"] {
 		if text == "" {
@@ -102,7 +105,7 @@ func (c *call) sort() (oldestFirst bool, err error) {
 	return oldestFirst, nil
 }
 
-// postUser creates a user, whose id may be in the body or in the path.
+// postUser creates a user. The user's ID may be in the body or in the path.
 func (s *Server) postUser(c *call, by flow.Actor) error {
 	var in flow.Attributes
 	if err := c.decode(&in); err != nil {
@@ -131,7 +134,7 @@ func (s *Server) putAdminUser(c *call, by flow.Actor, id uuid.UUID) error {
 	return c.userView(s.users.AdminUpdate(c.ctx(), c.requestInfo(), by, id, in))
 }
 
-// deleteUser removes a user, or only the user's personal data. The body may be empty.
+// deleteUser deletes a user or, if the body says so, only the user's personal data. The body may be empty.
 func (s *Server) deleteUser(c *call, by flow.Actor, id uuid.UUID) error {
 	var in struct {
 		Soft bool `json:"should_soft_delete"`

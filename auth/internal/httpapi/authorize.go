@@ -11,7 +11,8 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// getAuthorize sends a browser to a provider. Its failures do not redirect: no target has been verified yet.
+// getAuthorize redirects a browser to an external provider. Its failures are not redirected to the application, since
+// the application's URL has not been verified yet.
 func (s *Server) getAuthorize(c *call) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -26,7 +27,7 @@ func (s *Server) getAuthorize(c *call) error {
 }
 
 // getLinkAuthorize begins the linking of an identity to the caller's account. It sets no cookie: the client library
-// requests the URL with fetch and navigates by itself, so the browser would not send the cookie.
+// requests the URL with fetch and then navigates by itself, so the browser would not store the cookie.
 func (s *Server) getLinkAuthorize(c *call, principal flow.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -43,7 +44,7 @@ func (s *Server) startExternal(c *call, linking *flow.Principal) error {
 		Challenge: flow.Challenge{Challenge: c.param("code_challenge"), Method: c.param("code_challenge_method")},
 		Linking:   linking,
 	}
-	p.Params = c.query // parsed by param
+	p.Params = c.query // the query has been parsed by param
 	client := c.requestInfo()
 	client.RedirectTo = encodeHeader(client.RedirectTo)
 	out, err := s.oauth.StartOAuth(c.ctx(), client, p)
@@ -59,7 +60,7 @@ func (s *Server) startExternal(c *call, linking *flow.Principal) error {
 	return c.redirect(http.StatusFound, out.URL)
 }
 
-// noHead refuses a HEAD where a GET has an effect.
+// noHead refuses a HEAD request for a route whose GET has an effect.
 func (c *call) noHead() error {
 	if c.r.Method != http.MethodHead {
 		return nil
@@ -68,10 +69,11 @@ func (c *call) noHead() error {
 	return newProblem(405, refusal.CodeMethodNotAllowed, "This path does not know the method HEAD")
 }
 
-// secure reports whether browsers use https.
+// secure reports whether browsers reach the daemon by https.
 func (c *call) secure() bool { return strings.HasPrefix(c.live.flows.BaseURL, "https://") }
 
-// cookieName adds the prefix __Host- under https: only this host can set such a cookie (RFC 6265bis 4.1.3.2).
+// cookieName returns the name of a cookie, under https with the prefix __Host-: browsers accept such a cookie only from
+// this host itself (RFC 6265bis, section 4.1.3.2).
 func (c *call) cookieName(name string) string {
 	if c.secure() {
 		return "__Host-" + name
@@ -79,10 +81,10 @@ func (c *call) cookieName(name string) string {
 	return name
 }
 
-// setStateCookie marks the browser that begins a flow, so that no other browser can be made to finish it. With a POST
-// from the provider's page browsers send only a cookie with SameSite=None, which must be Secure. Over http, which is
-// for development, browsers drop a Secure cookie, so neither attribute is set: browsers then send the cookie for a
-// short time with a POST too.
+// setStateCookie marks the browser that begins a sign-in with an external provider, so that no other browser can be
+// made to finish it. If the provider's page calls back with a POST, browsers send only a cookie with SameSite=None,
+// which must be Secure. Over http, which is for development, browsers drop a Secure cookie. So neither attribute is set
+// then; browsers send a cookie without them with a POST for a short time after it was set.
 func (c *call) setStateCookie(s oauth.OAuthStarted) {
 	k := &http.Cookie{
 		Name: c.cookieName(s.CookieName), Value: s.CookieValue, Path: "/", MaxAge: int(s.Life / time.Second),
@@ -92,12 +94,12 @@ func (c *call) setStateCookie(s oauth.OAuthStarted) {
 	case s.CrossSite && k.Secure:
 		k.SameSite = http.SameSiteNoneMode
 	case s.CrossSite:
-		k.SameSite = 0 // no attribute
+		k.SameSite = 0 // no attribute SameSite
 	}
 	http.SetCookie(c.ResponseWriter, k)
 }
 
-// takeStateCookie returns the value of a state's cookie and deletes the cookie, which is for one callback.
+// takeStateCookie returns the value of a state's cookie, and deletes the cookie, which serves for one callback.
 func (c *call) takeStateCookie(state string) string {
 	name := c.cookieName(oauth.StateCookie(state))
 	k, err := c.r.Cookie(name)

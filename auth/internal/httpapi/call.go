@@ -18,45 +18,46 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// call is one request: what the guards found out about it, and what the log will say. It is the ResponseWriter of
-// ServeMux, so that ServeMux's own answers (404, 405) are replaced by ours.
+// call is one request: what the guards found out about it, and what the log will say. It is also the ResponseWriter for
+// http.ServeMux, so that answers of ServeMux itself (404, 405) are replaced by answers of this package.
 type call struct {
 	http.ResponseWriter
 	r    *http.Request
 	srv  *Server
 	live *liveSettings
-	id   string // of the request
+	id   string // ID of the request
 
 	ipText  string
 	ipKnown bool
-	cancel  context.CancelFunc // ends the request's time limit; nil: none
+	cancel  context.CancelFunc // releases the timer of the request's time limit; nil: there is no limit
 
 	query    url.Values // parsed on first use
 	queryErr error      // what is wrong with the query
 
-	slash   bool // the path had a slash at its end
+	slash   bool // the path ended in a slash
 	byAdmin bool // a guard has found an administrator's token
 	console bool // the request came to the admin console's listener
-	// actor is the administrator signed in at the console, who needs no token; nil at the public port.
+	// actor is the administrator who is signed in at the console and needs no token; nil at the public port.
 	actor   *flow.Actor
-	routed  bool // a handler of ours has the request
-	retries bool // at the deadline the client should see a 503, and repeat the request, instead of a 504
+	routed  bool // a handler of this package has the request
+	retries bool // at the time limit, answer with 503 and not 504, so that the client repeats the request
 	status  int
-	refused int    // the status of ServeMux's own answer
-	back    string // the target of the link on an error page, if the body names a target
+	refused int    // status of ServeMux's own answer; 0: there is none
+	back    string // target of the link on an error page, if the body has one
 
-	// For the log.
+	// The log line has these.
 	user uuid.UUID
 	code string
 	err  error
-	told int // the status of the problem that a redirect reports
-	// unlisted is a host that a proxy named and that is not used in links, because no setting lists it.
+	told int // status of the problem that a redirect reports to the application
+	// unlisted is a host that a proxy named, and that is not used in links because the setting EXTERNAL_HOSTS does not
+	// list it.
 	unlisted string
 }
 
 var noSniff = []string{"nosniff"}
 
-// ServeHTTP answers one request: the handler that Apply made adds CORS and calls serve.
+// ServeHTTP answers a request. The handler that Apply has made adds CORS and calls serve.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Content-Type-Options"] = noSniff
 	if r.Method == http.MethodOptions {
@@ -71,7 +72,7 @@ func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) 
 		func(c *call, r *http.Request) { c.srv.mux.ServeHTTP(c, r) })
 }
 
-// run calls answer, and observes and logs the call.
+// run calls answer, and records the call in telemetry and in the log.
 func (s *Server) run(c *call, r *http.Request, answer func(*call, *http.Request)) {
 	began := time.Now()
 	c.Header()[c.live.idHeader] = []string{c.id}
@@ -87,7 +88,7 @@ func (s *Server) run(c *call, r *http.Request, answer func(*call, *http.Request)
 	}
 }
 
-// startTimeout starts the request's time limit, once a route has the request.
+// startTimeout starts the time limit of the request. It is called once a route has the request.
 func (c *call) startTimeout() {
 	if d := c.live.MaxDuration; d > 0 && c.cancel == nil {
 		var ctx context.Context
@@ -102,7 +103,7 @@ func (c *call) release() {
 	}
 }
 
-// finish writes the log line, and an answer when a handler panicked.
+// finish writes the log line of the request. If a handler has panicked, it also writes the answer.
 func (s *Server) finish(c *call, began time.Time) {
 	level := slog.LevelInfo
 	if p := recover(); p != nil {
@@ -111,9 +112,10 @@ func (s *Server) finish(c *call, began time.Time) {
 		}
 		c.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		if c.status != 0 {
-			panic(http.ErrAbortHandler) // part of the answer was sent: abort, so that the client notices
+			// A part of the answer was sent: abort the connection, so that the client notices.
+			panic(http.ErrAbortHandler)
 		}
-		c.routed = true // ServeMux or a guard may have panicked
+		c.routed = true // so that writeError writes, even if ServeMux or a guard has panicked
 		c.writeError(&problem{status: 500, code: refusal.CodeUnexpectedFailure, msg: "Internal Server Error",
 			err: c.err})
 	}
@@ -158,20 +160,21 @@ func (s *Server) finish(c *call, began time.Time) {
 		attrs = append(attrs, slog.String("unlisted_host", c.unlisted))
 	}
 	record := slog.NewRecord(now, level, "request",
-		0) // no caller: LogAttrs would look it up, and it is always this line
+		0) // no caller: LogAttrs would look it up, but it is always this line
 	record.AddAttrs(attrs...)
 	s.log.Handler().Handle(ctx, record) // LogAttrs also ignores the error
 }
 
-// route returns a pattern without its method. Unlike the path of a request, it holds nothing that a client chose.
+// route returns a pattern of ServeMux without its method. Unlike the path of a request, it contains nothing that a
+// client has chosen.
 func route(pattern string) string {
 	if _, path, ok := strings.Cut(pattern, " "); ok {
 		return path
 	}
-	return pattern // of any method
+	return pattern // a pattern for any method
 }
 
-// requestID returns the id that came with the request, if it is short and printable, else a new one.
+// requestID returns the ID that came with the request, if it is short and printable, otherwise a new one.
 func requestID(l *liveSettings, r *http.Request) string {
 	if l.RequestIDHeader != "" {
 		if v := r.Header[l.idHeader]; len(v) > 0 && printable(v[0]) {
@@ -193,8 +196,8 @@ func printable(s string) bool {
 	return s != "" && len(s) <= 128
 }
 
-// WriteHeader writes the status of our own answers only. Before a route has the request, the caller is ServeMux, which
-// refuses in plain text, which the client library cannot read: routeError answers instead.
+// WriteHeader writes the status, but only for answers of this package. Before a route has the request, the caller is
+// ServeMux. It refuses in plain text, which the client library cannot read, so routeError answers instead.
 func (c *call) WriteHeader(status int) {
 	if !c.routed {
 		c.refused = status
@@ -216,8 +219,8 @@ func (c *call) Write(b []byte) (int, error) {
 // Unwrap returns the underlying ResponseWriter, for http.ResponseController.
 func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// routeError answers instead of ServeMux: 405 if the path has other methods, else 404, even if ServeMux would redirect
-// to a cleaned path.
+// routeError answers instead of ServeMux: with 405 if the path has other methods, otherwise with 404, even if ServeMux
+// would redirect to a cleaned path.
 func (c *call) routeError() {
 	h := c.Header()
 	delete(h, "Location")
@@ -236,7 +239,7 @@ func (c *call) routeError() {
 
 var errNotFound = newProblem(404, refusal.CodeNotFound, "There is nothing at this path")
 
-// ctx returns the request's context, with the deadline.
+// ctx returns the context of the request, which has the deadline of the time limit.
 func (c *call) ctx() context.Context { return c.r.Context() }
 
 var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
@@ -253,7 +256,7 @@ func (c *call) json(status int, body []byte) error {
 	return nil
 }
 
-// empty answers 200 {}, unless the flow failed with err.
+// empty answers 200 with {} if err, the result of a flow, is nil.
 func (c *call) empty(err error) error {
 	if err != nil {
 		return err
@@ -263,7 +266,7 @@ func (c *call) empty(err error) error {
 
 var emptyObject = []byte("{}")
 
-// noContent answers 204, unless the flow failed with err.
+// noContent answers 204 if err, the result of a flow, is nil.
 func (c *call) noContent(err error) error {
 	if err != nil {
 		return err

@@ -9,7 +9,8 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// getCallback is where a provider sends the browser back to. A HEAD request consumes no state.
+// getCallback handles the URL to which an external provider sends the browser back. A HEAD request does not use up the
+// state.
 func (s *Server) getCallback(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.noContent(nil)
@@ -17,10 +18,10 @@ func (s *Server) getCallback(c *call) error {
 	if err := s.limit(c, byCallback); err != nil {
 		return err
 	}
-	return s.callback(c, c.r.URL.Query()) // an unreadable parameter counts as missing
+	return s.callback(c, c.r.URL.Query()) // a parameter that cannot be read counts as missing
 }
 
-// postCallback is getCallback for providers that answer with a form (Apple).
+// postCallback does what getCallback does, for providers that answer with a form (Apple).
 func (s *Server) postCallback(c *call) error {
 	if err := s.limit(c, byCallback); err != nil {
 		return err
@@ -29,12 +30,12 @@ func (s *Server) postCallback(c *call) error {
 	if err != nil {
 		return err
 	}
-	form, _ := url.ParseQuery(string(text)) // an unreadable parameter counts as missing
+	form, _ := url.ParseQuery(string(text)) // a parameter that cannot be read counts as missing
 	return s.callback(c, form)
 }
 
-// callback always redirects the browser: to the application with a session, a code or an error, and to the site while
-// the flow is unknown.
+// callback redirects the browser in every case: to the application, with a session, a code or an error, or to the site
+// as long as it is unknown which sign-in the callback belongs to.
 func (s *Server) callback(c *call, params url.Values) error {
 	for _, values := range params {
 		for i := range values {
@@ -59,8 +60,8 @@ func (s *Server) callback(c *call, params url.Values) error {
 	return c.redirect(http.StatusFound, withFragment(out.RedirectTo, v))
 }
 
-// externalFailed reports the failure to the application, in query and fragment. to is "" while the state is unknown:
-// then the failure goes to the site, in the query only.
+// externalFailed reports a failed sign-in to the application, in query and fragment of the URL to. As long as the state
+// is unknown, to is "", and the failure goes to the site, in the query only.
 func (c *call) externalFailed(to string, err error) error {
 	v := url.Values{}
 	if refused, ok := errors.AsType[*oauth.ProviderRefused](err); ok {
@@ -83,7 +84,7 @@ func (c *call) externalFailed(to string, err error) error {
 	return c.redirect(http.StatusFound, withFragment(withQuery(to, v), v))
 }
 
-// externalErrorOf returns the parameter "error" of a redirect after a provider's answer; it is never empty.
+// externalErrorOf returns the value of the parameter "error" in the redirect after a provider's answer. It is never "".
 func externalErrorOf(p *problem) string {
 	switch p.code {
 	case refusal.CodeSignupDisabled, refusal.CodeUserBanned, refusal.CodeProviderEmailUnverified:

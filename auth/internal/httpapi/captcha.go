@@ -8,7 +8,7 @@ import (
 	"gatehouse/auth/internal/captcha"
 )
 
-// captcha requires a solved captcha, if captchas are configured.
+// captcha is a guard that requires a solved captcha, if captchas are configured.
 func (s *Server) captcha(h handler) handler {
 	return func(c *call) error {
 		if err := s.verifyCaptcha(c); err != nil {
@@ -18,7 +18,7 @@ func (s *Server) captcha(h handler) handler {
 	}
 }
 
-// verifyCaptcha returns nil if no captcha is required, the captcha was solved, or the caller is an administrator.
+// verifyCaptcha returns nil if no captcha is required, if the captcha was solved, or if the caller is an administrator.
 func (s *Server) verifyCaptcha(c *call) error {
 	v := c.live.Captcha
 	if v == nil {
@@ -43,7 +43,7 @@ func (s *Server) verifyCaptcha(c *call) error {
 		return &problem{status: 500, code: refusal.CodeUnexpectedFailure, msg: "captcha verification process failed",
 			err: err}
 	}
-	if refused.Misconfigured() { // the visitor cannot mend it
+	if refused.Misconfigured() { // the user cannot mend this
 		s.log.Error("the captcha provider refuses AUTH_SECURITY_CAPTCHA_SECRET: every captcha fails",
 			"reasons", refused.Reasons())
 	}
@@ -56,8 +56,8 @@ func noCaptcha(why string, err error) *problem {
 	return p
 }
 
-// captchaToken returns the token in the body, either nested, as the client library sends it, or at the top level. The
-// handler can read the body again.
+// captchaToken returns the captcha's token in the body. It may be nested, as the client library sends it, or at the top
+// level. The handler can read the body again.
 func (c *call) captchaToken() (string, error) {
 	text, err := c.body()
 	if err != nil {

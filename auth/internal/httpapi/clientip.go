@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// clientIP returns the address that audit rows and sessions show: from Auth-Forwarded-For, if that is trusted, else
-// from X-Forwarded-For of a trusted proxy, else of the connection.
+// clientIP returns the client's address for audit rows and sessions. It comes from the header Auth-Forwarded-For if
+// that is trusted, else from X-Forwarded-For if a trusted proxy sent the request, else from the connection.
 func clientIP(s *Settings, r *http.Request) string {
 	if ip, ok := forwardedIP(s, r); ok {
 		return ip.String()
@@ -20,7 +20,7 @@ func clientIP(s *Settings, r *http.Request) string {
 	return ""
 }
 
-// forwardedIP returns the address from a header that a trusted proxy set.
+// forwardedIP returns the client's address from a header that a trusted proxy has set.
 func forwardedIP(s *Settings, r *http.Request) (netip.Addr, bool) {
 	if ip, ok := authForwardedFor(s, r); ok {
 		return ip, true
@@ -28,8 +28,8 @@ func forwardedIP(s *Settings, r *http.Request) (netip.Addr, bool) {
 	if len(s.TrustedProxies) == 0 || !trusted(s, peer(r)) {
 		return netip.Addr{}, false
 	}
-	// Each proxy appends its peer's address. From the right, the first address that is not a trusted proxy is the
-	// client's; anything left of it may be forged.
+	// Each proxy appends the address of the peer from which it got the request. So from the right, the first address
+	// that is not a trusted proxy's is the client's. Anything to the left of it may be forged.
 	list := strings.Join(r.Header["X-Forwarded-For"], ",")
 	for list != "" {
 		text := list
@@ -62,7 +62,8 @@ func authForwardedFor(s *Settings, r *http.Request) (netip.Addr, bool) {
 	return ip, ip.IsValid()
 }
 
-// parseIP reads an address, with the port that some proxies add; the result is invalid if text is not an address.
+// parseIP parses an address, with or without the port that some proxies add. The result is invalid if text is not an
+// address.
 func parseIP(text string) netip.Addr {
 	text = strings.TrimSpace(text)
 	if ip, err := netip.ParseAddr(text); err == nil {
@@ -86,7 +87,8 @@ func trusted(s *Settings, ip netip.Addr) bool {
 	return slices.ContainsFunc(s.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// limitKey returns the key under which a client's requests are counted; "": they are not counted.
+// limitKey returns the key under which a client's requests are counted; "" if they are not counted. It warns if the
+// header that identifies clients is missing.
 func (s *Server) limitKey(c *call) string {
 	key, missing := c.limitKey()
 	if missing {
@@ -95,7 +97,8 @@ func (s *Server) limitKey(c *call) string {
 	return key
 }
 
-// limitKey returns the key for limits by address. missing: LimitHeader is set and the request lacks the header.
+// limitKey returns the key for limits by client. missing is set if LimitHeader is configured but the request does not
+// have the header.
 func (c *call) limitKey() (key string, missing bool) {
 	if c.console {
 		return "", false
@@ -123,8 +126,8 @@ func (c *call) limitKey() (key string, missing bool) {
 	return "", missing
 }
 
-// network returns the smallest network of one subscriber: an IPv4 address, or an IPv6 /64 (RFC 6177), whose 2^64
-// addresses count as one.
+// network returns the smallest network that a subscriber has: a single IPv4 address, or an IPv6 /64 (RFC 6177), whose
+// 2^64 addresses count as one client.
 func network(ip netip.Addr) string {
 	if ip.Is4() {
 		return ip.String()
@@ -132,8 +135,9 @@ func network(ip netip.Addr) string {
 	return netip.PrefixFrom(ip, 64).Masked().String()
 }
 
-// baseURL returns the beginning of links: API_EXTERNAL_URL, unless a proxy names a listed host. A host that is not
-// listed never gets into a mail; if there is a list, the host is returned in unlisted, for the log.
+// baseURL returns the beginning of links in mails: API_EXTERNAL_URL, or the host that a proxy names if ExternalHosts
+// lists it. A host that is not listed never appears in a mail; it is returned in unlisted, for the log, if there is a
+// list.
 func (l *liveSettings) baseURL(r *http.Request) (base, unlisted string) {
 	host := r.Header.Get("X-Forwarded-Host")
 	if host == "" || len(l.ExternalHosts) == 0 {

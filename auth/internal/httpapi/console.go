@@ -12,16 +12,16 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// ConsoleCall is a request at the admin console's listener. It is read, bounded, logged and refused like a request at
-// the public port. It does not count against a client's limits, and its address comes from the connection or a trusted
-// proxy.
+// ConsoleCall is a request at the admin console's listener. It is read, limited in time and size, logged and refused as
+// a request at the public port is. It does not count against the rate limits of a client. Its client address comes from
+// the connection or from a trusted proxy.
 type ConsoleCall struct{ c *call }
 
-// ServeConsole answers a request of the console with h. r.Pattern is its route for the log.
+// ServeConsole answers a request at the console with h. The log names it by r.Pattern.
 func (s *Server) ServeConsole(w http.ResponseWriter, r *http.Request, h func(ConsoleCall) error) {
 	l := s.live.Load()
 	c := &call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r), console: true, routed: true}
-	w.Header()["X-Request-Id"] = []string{c.id} // for the page, which does not know the name in the settings
+	w.Header()["X-Request-Id"] = []string{c.id} // the console's page does not know the configured name of this header
 	set := l.Settings
 	set.ForwardedFor = false
 	c.ipText, c.ipKnown = clientIP(&set, r), true
@@ -33,19 +33,20 @@ func (s *Server) ServeConsole(w http.ResponseWriter, r *http.Request, h func(Con
 	})
 }
 
-// Context returns the request's context, with the deadline.
+// Context returns the context of the request, which has the deadline of the time limit.
 func (cc ConsoleCall) Context() context.Context { return cc.c.ctx() }
 
-// Body reads the whole body.
+// Body reads the whole request body.
 func (cc ConsoleCall) Body() ([]byte, error) { return cc.c.body() }
 
-// Decode reads the body, which must be a JSON object.
+// Decode reads the body, which must be a JSON object, into a struct.
 func (cc ConsoleCall) Decode(into any) error { return cc.c.decode(into) }
 
-// DecodeText is Decode for a body that was read before.
+// DecodeText does what Decode does, with a body that has been read before.
 func (cc ConsoleCall) DecodeText(text []byte, into any) error { return decodeJSON(text, into) }
 
-// Client returns what flows need to know about the client. It has no network, so that no place becomes known.
+// Client returns what flows need to know about the client. It names no network, so that the network of an administrator
+// never becomes a known place of a user.
 func (cc ConsoleCall) Client() flow.RequestInfo {
 	c := cc.c
 	info := flow.RequestInfo{IP: c.ip(), UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024),
@@ -58,7 +59,7 @@ func (cc ConsoleCall) Client() flow.RequestInfo {
 	return info
 }
 
-// By sets the user whom the log names.
+// By sets the user whom the log line names.
 func (cc ConsoleCall) By(p flow.Principal) { cc.c.user = p.User.ID }
 
 // Refused records in the audit log that the signed-in user may not administer.
@@ -67,11 +68,11 @@ func (cc ConsoleCall) Refused(by flow.Actor, err error) { cc.c.srv.recordRefusal
 // JSON answers with a JSON text.
 func (cc ConsoleCall) JSON(status int, body []byte) error { return cc.c.json(status, body) }
 
-// NoContent answers 204, unless the flow failed with err.
+// NoContent answers 204 if err, the result of a flow, is nil.
 func (cc ConsoleCall) NoContent(err error) error { return cc.c.noContent(err) }
 
-// Forward answers as the public port's handler of method and path answers the administrator. The handler gets a new
-// request, which has no header of the client but the user agent.
+// Forward answers as the public port would answer the administrator's request with this method and path. The handler
+// gets a new request, whose only header from the client is the user agent.
 func (cc ConsoleCall) Forward(by flow.Actor, method string, to *url.URL, body []byte) error {
 	c := cc.c
 	r := (&http.Request{Method: method, URL: to, Proto: c.r.Proto, ProtoMajor: c.r.ProtoMajor,
@@ -85,11 +86,12 @@ func (cc ConsoleCall) Forward(by flow.Actor, method string, to *url.URL, body []
 	return nil
 }
 
-// AppendTime appends a member with a time; key includes comma and colon. It appends nothing for the zero time.
+// AppendTime appends a JSON member with a time. key includes the comma before and the colon after it. For the zero
+// time, AppendTime appends nothing.
 func AppendTime(b []byte, key string, t time.Time) []byte { return fieldTime(b, key, t) }
 
-// NotFound returns the answer for a path where there is nothing.
+// NotFound returns the error for a path at which there is nothing.
 func NotFound() error { return errNotFound }
 
-// BadBody returns the answer to a body that the console does not accept.
+// BadBody returns the error for a body that the console does not accept.
 func BadBody(why string) error { return newProblem(400, refusal.CodeBadJSON, why) }

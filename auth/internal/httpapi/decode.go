@@ -16,13 +16,13 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// maxBody is the longest request body in bytes.
+// maxBody is the maximum length of a request body in bytes.
 const maxBody = 1 << 20
 
-// body reads the whole request body within the request's time limit.
+// body reads the whole request body, within the request's time limit.
 func (c *call) body() (text []byte, err error) {
 	if c.r.ContentLength > maxBody {
-		c.Header()["Connection"] = []string{"close"} // instead of reading an unwanted body
+		c.Header()["Connection"] = []string{"close"} // do not read the rest of the body
 		return nil, tooLarge()
 	}
 	if c.r.Body == nil || c.r.Body == http.NoBody {
@@ -30,9 +30,10 @@ func (c *call) body() (text []byte, err error) {
 	}
 	if deadline, ok := c.ctx().Deadline(); ok {
 		conn := http.NewResponseController(c.ResponseWriter)
-		conn.SetReadDeadline(deadline) // fails on the recorders of tests
-		// Once the body was read, net/http keeps reading, to notice a client that hangs up, and would take the deadline
-		// for a hang-up. After an error the deadline stays, so that net/http does not wait for the rest of the body.
+		conn.SetReadDeadline(deadline) // fails for the recorders of tests
+		// After the body was read, net/http keeps reading from the connection, to notice a client that hangs up. It
+		// would take the deadline for a hang-up, so the deadline is removed. After an error it stays, so that net/http
+		// does not wait for the rest of the body.
 		defer func() {
 			if err == nil {
 				conn.SetReadDeadline(time.Time{})
@@ -41,7 +42,7 @@ func (c *call) body() (text []byte, err error) {
 	}
 	var buf []byte
 	if n := c.r.ContentLength; n > 0 {
-		buf = make([]byte, 0, min(n+1, 64<<10)) // the client may announce more than it sends
+		buf = make([]byte, 0, min(n+1, 64<<10)) // bounded: a client may announce more than it sends
 	} else {
 		buf = make([]byte, 0, 512)
 	}
@@ -70,10 +71,10 @@ func (c *call) body() (text []byte, err error) {
 	}
 }
 
-// rewind makes text the body, to be read again.
+// rewind makes text the body of the request, so that it can be read again.
 func (c *call) rewind(text []byte) { c.r.Body = io.NopCloser(bytes.NewReader(text)) }
 
-// optional makes h read an empty body as an empty object.
+// optional makes h read an empty body as an empty JSON object.
 func optional(h handler) handler {
 	return func(c *call) error {
 		text, err := c.body()
@@ -93,8 +94,8 @@ func tooLarge() *problem {
 		fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
 }
 
-// decode reads the body, which must be a JSON object, into a struct. Unknown members are ignored, null
-// is the zero value.
+// decode reads the body, which must be a JSON object, into a struct. Unknown members are ignored, and null stands for
+// the zero value.
 func (c *call) decode(into any) error {
 	text, err := c.body()
 	if err != nil {
@@ -103,7 +104,7 @@ func (c *call) decode(into any) error {
 	return decodeJSON(text, into)
 }
 
-// decodeGiven is decode for a body that may be empty.
+// decodeGiven does what decode does, but accepts an empty body, which changes nothing.
 func (c *call) decodeGiven(into any) error {
 	text, err := c.body()
 	if err != nil || len(text) == 0 {
@@ -129,7 +130,8 @@ func decodeJSON(text []byte, into any) error {
 	return badJSON("it does not have the expected form")
 }
 
-// mistyped says what type a member must have, without the names of our types, such as Challenge, which requests embed.
+// mistyped returns an error text that says which type a member must have. It does not name Go types such as Challenge,
+// which other request types embed.
 func mistyped(t *json.UnmarshalTypeError) string {
 	name := "the body"
 	if t.Field != "" {
@@ -148,7 +150,7 @@ const notJSON = "Could not parse request body as JSON: "
 
 func badJSON(why string) *problem { return newProblem(400, refusal.CodeBadJSON, notJSON+why) }
 
-// reworded returns err, with another beginning if it says that the body is not JSON.
+// reworded returns err. If err says that the body is not JSON, its text begins with words instead.
 func reworded(err error, words string) error {
 	p, ok := err.(*problem)
 	if !ok || !strings.HasPrefix(p.msg, notJSON) {
@@ -159,7 +161,7 @@ func reworded(err error, words string) error {
 	return &said
 }
 
-// retryIn rounds up to whole seconds, at least one.
+// retryIn rounds a duration up to whole seconds, at least one.
 func retryIn(d time.Duration) time.Duration {
 	return max(time.Second, (d + time.Second - 1).Truncate(time.Second))
 }

@@ -5,8 +5,8 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// A route that this daemon does not implement answers like the replaced service with the feature switched off: the
-// client library and its tests distinguish this answer from an unknown path.
+// The answers of routes for features that this daemon does not implement. They are the answers of supabase/auth with
+// the feature switched off: the client library and its tests distinguish them from the answer to an unknown path.
 var (
 	noSAML            = newProblem(404, refusal.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
 	noWeb3            = newProblem(422, refusal.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
@@ -15,13 +15,14 @@ var (
 	noSCIM            = newProblem(404, refusal.CodeFeatureDisabled, "SCIM server is disabled")
 )
 
-// postSSO would begin a sign-in by SAML 2.0.
+// postSSO refuses to begin a sign-in by SAML 2.0.
 func (s *Server) postSSO(*call) error { return noSAML }
 
-// disabled answers every request with p, without reading the request.
+// disabled returns a handler that answers every request with p, without reading the request.
 func disabled(p *problem) handler { return func(*call) error { return p } }
 
-// disabledForAdmins is disabled for administrators; other callers are refused as by admin.
+// disabledForAdmins returns a handler that answers administrators with p. It refuses other callers as the guard admin
+// does.
 func (s *Server) disabledForAdmins(p *problem) handler {
 	return s.admin(func(*call, flow.Actor) error { return p })
 }

@@ -9,15 +9,15 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// discovery is the answer of GET /.well-known/openid-configuration, made once for each set of keys.
+// discovery is the answer to GET /.well-known/openid-configuration. It is made once for each set of keys.
 type discovery struct {
 	keys *token.Set
 	body []byte
 	etag string
 }
 
-// discoveryOf makes the document, for services that check tokens. It lists no endpoints of OAuth, since there are none,
-// and, while a shared secret signs, no algorithm of the keys that signed before.
+// discoveryOf makes the document, which is for services that verify tokens. It lists no OAuth endpoints, since there
+// are none. While a shared secret signs, it does not list the algorithms of keys that signed before.
 func discoveryOf(keys *token.Set, externalURL string) *discovery {
 	b := jsontext.AppendString([]byte(`{"issuer":`), keys.Issuer())
 	b = jsontext.AppendString(append(b, `,"jwks_uri":`...), externalURL+"/.well-known/jwks.json")
@@ -35,7 +35,8 @@ func discoveryOf(keys *token.Set, externalURL string) *discovery {
 	return &discovery{keys: keys, body: b, etag: fmt.Sprintf(`"%x"`, sum[:8])}
 }
 
-// getDiscovery lets libraries that know only an issuer find the keys. The answer may be cached as long as the keys.
+// getDiscovery answers with the discovery document, by which libraries that know only an issuer find its keys. The
+// answer may be cached for as long as the keys.
 func (s *Server) getDiscovery(c *call) error {
 	keys := s.core.Keys.Load()
 	d := c.live.discovery.Load()

@@ -11,19 +11,19 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// apiVersion is the version of the API since which errors have another form. A client that requests this version or a
-// newer one gets the new form, and this date in a header.
+// apiVersion is the version of supabase/auth's API, a date, in which the form of errors changed. A client that requests
+// this version or a newer one gets errors in the new form, and this date in a header.
 const apiVersion = "2024-01-01"
 
-// problem is a failure in the words of HTTP.
+// problem is a failure with its HTTP status.
 type problem struct {
 	status     int
 	code, msg  string
 	retryAfter time.Duration
-	weak       []string // reasons of a weak password
-	// oauth: the body has the form of RFC 6749, as the endpoints of that standard answer.
+	weak       []string // reasons why a password is weak
+	// oauth is set if the body has the form of RFC 6749, as at endpoints of that standard.
 	oauth bool
-	err   error // for the log
+	err   error // only for the log
 }
 
 func (p *problem) Error() string {
@@ -41,7 +41,7 @@ func newProblem(status int, code, msg string) *problem {
 
 func invalidRequest(msg string) *problem { return newProblem(400, refusal.CodeValidationFailed, msg) }
 
-// statusOf is the HTTP status of each kind of refusal.
+// statusOf has the HTTP status of each kind of refusal.
 var statusOf = [...]int{
 	refusal.KindInvalid: 400, refusal.KindUnauthenticated: 401, refusal.KindDenied: 403, refusal.KindMissing: 404,
 	refusal.KindUnprocessable: 422, refusal.KindLimited: 429, refusal.KindFailed: 500, refusal.KindUnavailable: 503,
@@ -50,7 +50,7 @@ var statusOf = [...]int{
 var problemTimeout = problem{status: http.StatusGatewayTimeout, code: refusal.CodeRequestTimeout,
 	msg: "Processing this request timed out, please retry after a moment.", retryAfter: time.Second}
 
-// problemOf converts an error to HTTP. An error that is not meant for the client becomes one general sentence.
+// problemOf converts an error to a problem. An error whose text is not meant for the client becomes a general sentence.
 func (c *call) problemOf(err error) *problem {
 	if c.hungUp() {
 		return &problem{status: statusClientGone, code: clientGone, err: err}
@@ -69,8 +69,8 @@ func (c *call) problemOf(err error) *problem {
 		if r.Weak != nil {
 			p.weak = r.Weak.Reasons
 		}
-		// At the deadline, 504, with two exceptions that keep the refusal's 503: a refresh, which a 503 asks to repeat
-		// whatever is slow, and a request that waited for a hashing worker.
+		// At the time limit, the answer is 504, except in two cases, which keep the refusal's 503: a refresh, which the
+		// client repeats only after a 503, and a request that waited for a password worker.
 		if r.Kind == refusal.KindUnavailable && c.timedOut() && !r.Busy() && !c.retries {
 			p.status, p.code, p.msg = problemTimeout.status, problemTimeout.code, problemTimeout.msg
 		}
@@ -87,7 +87,7 @@ func (c *call) problemOf(err error) *problem {
 
 var bearerScheme = []string{"Bearer"}
 
-// writeError answers every failed request.
+// writeError answers a failed request.
 func (c *call) writeError(err error) {
 	p := c.problemOf(err)
 	c.code = p.code
@@ -95,10 +95,10 @@ func (c *call) writeError(err error) {
 		c.err = p.err
 	}
 	h := c.Header()
-	if !p.oauth { // the codes of RFC 6749 are not ours
+	if !p.oauth { // the error codes of RFC 6749 are not codes of this API
 		h["X-Sb-Error-Code"] = []string{p.code}
 	}
-	if p.status == http.StatusUnauthorized { // RFC 9110 section 11.6.1
+	if p.status == http.StatusUnauthorized { // required by RFC 9110, section 11.6.1
 		h["Www-Authenticate"] = bearerScheme
 	}
 	if p.retryAfter > 0 {
@@ -144,7 +144,7 @@ func appendReasons(b []byte, reasons []string) []byte {
 }
 
 // newForm reports whether the client requests apiVersion or a newer version. A header that is not a date counts as
-// absent.
+// missing.
 func newForm(r *http.Request) bool {
 	v := r.Header["X-Supabase-Api-Version"]
 	if len(v) == 0 {

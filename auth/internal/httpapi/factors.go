@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// member requires a user that is not anonymous: anonymous users have no second factor.
+// member is a guard that requires a user who is not anonymous: anonymous users cannot have second factors.
 func (s *Server) member(h func(*call, flow.Principal) error) handler {
 	return s.user(flow.Full, func(c *call, principal flow.Principal) error {
 		if principal.User.IsAnonymous {
@@ -23,8 +23,9 @@ func (s *Server) member(h func(*call, flow.Principal) error) handler {
 	})
 }
 
-// forwardedClient returns the client, with TrustedIP if a trusted header has the address: a challenge and its answer
-// must come from the same address, which can only be compared if both addresses are trusted.
+// forwardedClient returns what flows need to know about the client. TrustedIP is set if a trusted header has the
+// client's address. A challenge and its answer must come from the same address, which can only be compared if both
+// addresses are trusted.
 func (c *call) forwardedClient() flow.RequestInfo {
 	out := c.requestInfo()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
@@ -33,7 +34,7 @@ func (c *call) forwardedClient() flow.RequestInfo {
 	return out
 }
 
-// postFactor enrolls a factor.
+// postFactor enrolls a second factor.
 func (s *Server) postFactor(c *call, principal flow.Principal) error {
 	if err := s.limit(c, byEnroll); err != nil {
 		return err
@@ -62,7 +63,7 @@ func (s *Server) postFactor(c *call, principal flow.Principal) error {
 	return c.json(200, append(b, '}', '}'))
 }
 
-// postChallenge sends a factor's code. The body may be empty.
+// postChallenge creates a challenge of a factor and, for a phone, sends a code. The body may be empty.
 func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) error {
 	if err := s.limit(c, byChallenge); err != nil {
 		return err
@@ -100,10 +101,10 @@ func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) 
 	return c.json(200, append(b, '}', '}', '}'))
 }
 
-// errNoWebAuthn answers both steps of a ceremony while security keys are switched off.
+// errNoWebAuthn refuses both steps of a WebAuthn ceremony while security keys are switched off.
 var errNoWebAuthn = newProblem(422, refusal.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
-// postFactorVerify answers a challenge.
+// postFactorVerify checks the answer to a factor's challenge.
 func (s *Server) postFactorVerify(c *call, principal flow.Principal, id uuid.UUID) error {
 	if err := s.limit(c, byFactorVerify); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (s *Server) deleteFactor(c *call, principal flow.Principal, id uuid.UUID) e
 	return c.json(200, append(appendID(append(make([]byte, 0, 64), `{"id":`...), id), '}'))
 }
 
-// appendFactor appends a factor in the one form that every view has: without its secret.
+// appendFactor appends a second factor as JSON, in the same form in all answers: without its secret.
 func appendFactor(b []byte, f *store.Factor) []byte {
 	b = appendID(append(b, `{"id":`...), f.ID)
 	b = appendTime(append(b, `,"created_at":`...), f.CreatedAt)

@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// limited counts the request against the client's address before it is read.
+// limited is a guard that counts the request against the client's rate limit before the body is read.
 func (s *Server) limited(by routeLimit, h handler) handler {
 	return func(c *call) error {
 		if err := s.limit(c, by); err != nil {
@@ -19,7 +19,7 @@ func (s *Server) limited(by routeLimit, h handler) handler {
 	}
 }
 
-// user requires a user's token.
+// user is a guard that requires a user's access token.
 func (s *Server) user(access flow.Access, h func(*call, flow.Principal) error) handler {
 	return func(c *call) error {
 		principal, err := s.core.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
@@ -31,7 +31,7 @@ func (s *Server) user(access flow.Access, h func(*call, flow.Principal) error) h
 	}
 }
 
-// admin requires a token with an administrator's role.
+// admin is a guard that requires a token with an admin role, or a sign-in at the console.
 func (s *Server) admin(h func(*call, flow.Actor) error) handler {
 	return func(c *call) error {
 		actor, err := c.administrator()
@@ -44,7 +44,8 @@ func (s *Server) admin(h func(*call, flow.Actor) error) handler {
 	}
 }
 
-// administrator returns the administrator signed in at the console, else the bearer of the token.
+// administrator returns the administrator who is signed in at the console or, at the public port, the one whom the
+// token names.
 func (c *call) administrator() (flow.Actor, error) {
 	if c.actor != nil {
 		return *c.actor, nil
@@ -52,7 +53,7 @@ func (c *call) administrator() (flow.Actor, error) {
 	return c.srv.core.AuthenticateAdmin(c.ctx(), c.bearer())
 }
 
-// isAdmin reports whether a request that needs no administrator was sent by one.
+// isAdmin reports whether an administrator has sent a request for which that is not required.
 func (c *call) isAdmin() (bool, error) {
 	if c.actor != nil {
 		return true, nil
@@ -60,11 +61,11 @@ func (c *call) isAdmin() (bool, error) {
 	return c.srv.core.IsAdmin(c.ctx(), c.bearer())
 }
 
-// maxRefusedAdmins is for how many subjects this process records refusals in a minute. All replicas together write one
-// row for each subject.
+// maxRefusedAdmins is for how many subjects (users and roles) this process records refusals in a minute. All replicas
+// together write one row for each subject.
 const maxRefusedAdmins = 1000
 
-// recordRefusal records in the audit log that a route for administrators refused a signed token.
+// recordRefusal records in the audit log that a route for administrators refused a token whose signature is valid.
 func (s *Server) recordRefusal(c *call, who flow.Actor, err error) {
 	r, ok := errors.AsType[*refusal.Refusal](err)
 	if ok && r.Kind == refusal.KindDenied && who.String() != "" && s.refusedAdmins.first(who.String(), s.now()) {
@@ -72,7 +73,7 @@ func (s *Server) recordRefusal(c *call, who flow.Actor, err error) {
 	}
 }
 
-// pathID reads a UUID of the path. It accepts the canonical spelling only.
+// pathID parses a UUID in the path. It accepts only the canonical spelling.
 func (c *call) pathID(name string) (uuid.UUID, error) {
 	text := c.r.PathValue(name)
 	id, err := uuid.Parse(text)
@@ -82,7 +83,7 @@ func (c *call) pathID(name string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// withID reads an ID of the path for a handler.
+// withID parses an ID in the path and passes it to the handler h.
 func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P) error {
 	return func(c *call, by P) error {
 		id, err := c.pathID(name)
@@ -93,8 +94,8 @@ func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P
 	}
 }
 
-// knownUser makes the answer that a user does not exist win over what h refuses about the body. The user is looked up
-// only after such a refusal.
+// knownUser is a guard that answers that a user does not exist, even if h refuses the request because of its body. It
+// looks the user up only after h has refused.
 func (s *Server) knownUser(h func(*call, flow.Actor, uuid.UUID) error) func(*call, flow.Actor, uuid.UUID) error {
 	return func(c *call, by flow.Actor, id uuid.UUID) error {
 		err := h(c, by, id)
@@ -110,7 +111,7 @@ func (s *Server) knownUser(h func(*call, flow.Actor, uuid.UUID) error) func(*cal
 	}
 }
 
-// withIDs is withID for two IDs.
+// withIDs does what withID does, for two IDs.
 func withIDs[P any](first, second string, h func(*call, P, uuid.UUID, uuid.UUID) error) func(*call, P) error {
 	return withID(first, func(c *call, by P, a uuid.UUID) error {
 		b, err := c.pathID(second)
@@ -121,8 +122,8 @@ func withIDs[P any](first, second string, h func(*call, P, uuid.UUID, uuid.UUID)
 	})
 }
 
-// knownAud refuses an audience that is not configured, on routes that may create an account: otherwise a client could
-// choose the aud claim of its own tokens.
+// knownAud refuses an audience that is not configured, on routes that may create an account. Otherwise a client could
+// choose the claim aud of its own tokens.
 func (c *call) knownAud() error {
 	if aud := c.aud(); aud != "" && aud != c.live.flows.Audience {
 		return invalidRequest("The audience of the X-JWT-AUD header is not one of this service")

@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// Check is one condition of readiness. Name is public.
+// Check is one condition of readiness. /readyz publishes its Name.
 type Check struct {
 	Name  string
 	Check func(context.Context) error
@@ -20,14 +20,15 @@ func healthBody(version string) []byte {
 	return append(b, `,"name":"Gatehouse","description":"Gatehouse is a user registration and authentication API"}`...)
 }
 
-// getHealth answers as long as the process runs; it checks nothing else.
+// getHealth answers as long as the process runs. It checks nothing else.
 func (s *Server) getHealth(c *call) error { return c.json(200, s.health) }
 
 var wellBody = []byte(`{"status":"ok"}`)
 
 func (s *Server) getLivez(c *call) error { return c.json(200, wellBody) }
 
-// readiness keeps the last result for a moment, so that frequent polling does not query the database each time.
+// readiness keeps the last result of the checks for readyFor, so that frequent polling does not query the database each
+// time.
 type readiness struct {
 	checks []Check
 
@@ -59,7 +60,7 @@ func (y *readiness) judge(log *slog.Logger) (failed []string) {
 	return failed
 }
 
-// getReadyz says whether this process should get requests.
+// getReadyz says whether load balancers should send requests to this process.
 func (s *Server) getReadyz(c *call) error {
 	failed := s.ready.judge(s.log)
 	if len(failed) == 0 {

@@ -9,18 +9,18 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// Answers are built by appending: the keys have the order of the examples in openapi.json, and GET /user may cost at
-// most 1.9 times a bare SELECT.
+// Answers are built by appending to a byte slice. The members have the order of the examples in openapi.json, and
+// building must be fast: GET /user may take at most 1.9 times as long as a bare SELECT.
 
 const hex = "0123456789abcdef"
 
-// appendTime appends a time in the form of every answer: six digits of a second and Z, so that the same time is always
-// the same text.
+// appendTime appends a time in the form that all answers have: UTC with six digits of a second, so that the same time
+// always has the same text.
 func appendTime(b []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(b, `"2006-01-02T15:04:05.000000Z"`)
 }
 
-// appendID appends a UUID as a JSON string, in lower case.
+// appendID appends a UUID as a JSON string in lower case.
 func appendID(b []byte, id uuid.UUID) []byte {
 	b = append(b, '"')
 	for i, c := range id {
@@ -32,7 +32,7 @@ func appendID(b []byte, id uuid.UUID) []byte {
 	return append(b, '"')
 }
 
-// appendRaw appends a JSON text, or fallback if raw is empty.
+// appendRaw appends a JSON text, or fallback if raw is empty or null.
 func appendRaw(b []byte, raw json.RawMessage, fallback string) []byte {
 	if len(raw) == 0 || string(raw) == "null" {
 		return append(b, fallback...)
@@ -40,7 +40,7 @@ func appendRaw(b []byte, raw json.RawMessage, fallback string) []byte {
 	return append(b, raw...)
 }
 
-// The field functions append ,"key":value, or nothing if the value is zero.
+// fieldTime and the other functions whose names begin with field append ,"key":value, or nothing if the value is zero.
 
 func fieldTime(b []byte, key string, t time.Time) []byte {
 	if t.IsZero() {
@@ -56,7 +56,7 @@ func fieldString(b []byte, key, s string) []byte {
 	return jsontext.AppendString(append(b, key...), s)
 }
 
-// appendList appends an array; the function one appends each item.
+// appendList appends a JSON array. The function one appends each item.
 func appendList[T any](b []byte, list []T, one func([]byte, *T) []byte) []byte {
 	b = append(b, '[')
 	for i := range list {

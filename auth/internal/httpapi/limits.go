@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// routeLimit is one of the per-address limiters; each has its own count.
+// routeLimit is one of the rate limiters by client. Each counts separately.
 type routeLimit uint8
 
 const (
@@ -36,7 +36,7 @@ const (
 	limiterCount
 )
 
-// rate describes a token bucket: it holds burst tokens, and n tokens are refilled evenly in the time per.
+// rate describes a token bucket: it holds at most burst tokens, and n tokens are refilled evenly in the time per.
 type rate struct {
 	burst float64
 	n     float64
@@ -59,19 +59,19 @@ func (l Limits) rate(by routeLimit) rate {
 	return rateOf(l.OTP)
 }
 
-// rateOf returns the rate of n requests in 5 minutes, with at most 30 at once.
+// rateOf returns a rate of n requests in 5 minutes, of which at most 30 may come at once.
 func rateOf(n int) rate { return rate{burst: float64(min(30, n)), n: float64(n), per: 5 * time.Minute} }
 
 const (
 	shards = 16
-	// maxKeys is how many addresses a shard holds. Beyond it the shard drops some addresses, so that a client that
-	// sends from a whole network cannot fill the memory.
+	// maxKeys is how many clients a shard holds. Beyond it, the shard drops some clients, so that a client that sends
+	// from a whole network cannot fill the memory.
 	maxKeys = 1 << 15
-	// sweepEvery is how often full buckets are dropped: a new bucket is full too.
+	// sweepEvery is how often full buckets are dropped. That changes nothing, since a new bucket is full too.
 	sweepEvery = time.Minute
 )
 
-// limiter holds one token bucket for each address, in this process.
+// limiter holds a token bucket for each client, in this process.
 type limiter struct {
 	seed  maphash.Seed
 	shard [shards]shard
@@ -95,17 +95,18 @@ func (l *limiter) init() {
 	}
 }
 
-// draft is what a request draws from its bucket: cost tokens, if the bucket holds needed.
+// draft is what a request draws from its bucket: cost tokens, if the bucket holds at least needed.
 type draft struct{ needed, cost float64 }
 
 var (
 	take = draft{1, 1}
-	look = draft{1, 0} // take without taking
-	// charge takes even from an empty bucket: concurrent requests may overdraw the bucket, by at most a burst.
+	look = draft{1, 0} // checks as take does, but takes nothing
+	// charge takes even from an empty bucket. So concurrent requests may overdraw the bucket, by at most a burst.
 	charge = draft{math.Inf(-1), 1}
 )
 
-// draw draws from the key's bucket. If the bucket is empty, it returns when the bucket will hold a token, else 0.
+// draw draws from the bucket of a client, whose key is given. If the bucket does not hold enough, it returns after
+// which time it will hold a token, otherwise 0.
 func (l *limiter) draw(d draft, key string, r rate, now time.Time) (wait time.Duration) {
 	if len(key) > 64 {
 		sum := sha256.Sum256([]byte(key))
@@ -158,8 +159,8 @@ func (s *shard) makeRoom() {
 	}
 }
 
-// draw draws from the client's allowance, and returns how long the client has to wait for its next request; 0: it may
-// send one now. Without a key there is no limit.
+// draw draws from the client's bucket of a limiter. It returns how long the client must wait for its next request; 0:
+// it need not wait. A client without a key has no limit.
 func (s *Server) draw(d draft, c *call, by routeLimit) (wait time.Duration) {
 	key := s.limitKey(c)
 	if key == "" {
@@ -168,7 +169,7 @@ func (s *Server) draw(d draft, c *call, by routeLimit) (wait time.Duration) {
 	return s.limiters[by].draw(d, key, c.live.Limits.rate(by), s.now())
 }
 
-// limit takes one request from the client's allowance.
+// limit takes one request from the client's bucket, or returns a 429.
 func (s *Server) limit(c *call, by routeLimit) error {
 	wait := s.draw(take, c, by)
 	if wait == 0 {
@@ -178,12 +179,12 @@ func (s *Server) limit(c *call, by routeLimit) error {
 		retryAfter: retryIn(wait)}
 }
 
-// sender returns the client of a route that sends mails or SMS and requires no token. A valid token of an administrator
-// lifts the client's limit.
+// sender returns what flows need to know about the client, for a route that sends mails or SMS and requires no token. A
+// valid token of an administrator lifts the limit of the client.
 func (s *Server) sender(c *call) flow.RequestInfo {
 	client := c.requestInfo()
 	if client.Network != "" || c.console {
-		client.Admin, _ = c.isAdmin() // if the database does not answer, the rest fails too
+		client.Admin, _ = c.isAdmin() // if the database does not answer, the rest of the request fails too
 	}
 	if client.Admin {
 		client.AcceptLanguage = ""
@@ -191,7 +192,7 @@ func (s *Server) sender(c *call) flow.RequestInfo {
 	return client
 }
 
-// warnMissing logs, once a minute, that requests lack the header by which they are counted.
+// warnMissing logs, at most once a minute, that requests lack the header by which clients are counted.
 func (s *Server) warnMissing(header string) {
 	if s.missing.first(header, s.now()) {
 		s.log.Warn("a request came without the header that limits count by", "header", header)

@@ -18,22 +18,22 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// Observer makes a span and metrics of each request. Without an Observer this costs only a comparison.
+// Observer records a span and metrics of each request. Without an Observer, this costs only a comparison.
 //
 // Nothing that a client chooses freely becomes an attribute: no query, no header, no body, and of the path only the
-// route's pattern, with the parameters that are ids. So the number of series is bounded, and neither secrets nor
+// route's pattern, with those parameters that are IDs. So the number of series is bounded, and neither secrets nor
 // addresses leave the process.
 type Observer struct {
-	tracer     trace.Tracer // nil: no spans
+	tracer     trace.Tracer // nil: spans are off
 	propagator propagation.TextMapPropagator
-	requests   metric.Int64Counter // nil: no metrics
+	requests   metric.Int64Counter // nil: metrics are off
 	duration   metric.Float64Histogram
-	refused    metric.Int64Counter // by the application's SQL
-	series     sync.Map            // series to *options, each made once
+	refused    metric.Int64Counter // requests that a trigger or constraint of the application refused
+	series     sync.Map            // from series to *options, each made once
 }
 
-// NewObserver needs a tracer with a propagator, or a meter, or both. A nil tracer makes no spans, a nil meter no
-// metrics.
+// NewObserver returns an Observer that records spans with tracer and propagator, metrics with meter, or both. If tracer
+// is nil, it records no spans; if meter is nil, no metrics.
 func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, meter metric.Meter) (*Observer, error) {
 	o := &Observer{tracer: tracer, propagator: propagator}
 	if meter == nil {
@@ -50,7 +50,7 @@ func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, 
 	return o, errors.Join(errs[:]...)
 }
 
-// begin starts the span of a call, as a child of the client's span if the request names one.
+// begin starts the span of a call, as a child of the client's span if the request has one.
 func (o *Observer) begin(c *call, r *http.Request) *http.Request {
 	if o.tracer == nil {
 		return r
@@ -62,7 +62,7 @@ func (o *Observer) begin(c *call, r *http.Request) *http.Request {
 	return c.r
 }
 
-// end records the outcome, once the answer is out.
+// end records the outcome of a call, after the answer was written.
 func (o *Observer) end(c *call, began time.Time) {
 	pattern := c.r.Pattern
 	if c.refused != 0 { // ServeMux would have redirected
@@ -102,15 +102,15 @@ func (o *Observer) endSpan(c *call, pattern string) {
 	span.SetName(method(c.r.Method) + " " + path)
 	span.SetAttributes(attribute.String("http.route", path))
 	for part := range strings.SplitSeq(path, "{") {
-		name, _, _ := strings.Cut(part, "}") // the first part is no parameter, and has no value
-		// A value in any other form is not an id: it may be an address, or a token in the wrong place.
+		name, _, _ := strings.Cut(part, "}") // the first part is no parameter, so it has no value
+		// A value in any other form is not an ID: it may be an e-mail address, or a token in the wrong place.
 		if v := c.r.PathValue(name); len(v) == 36 && uuid.Validate(v) == nil {
 			span.SetAttributes(attribute.String("http.route.params."+name, v))
 		}
 	}
 }
 
-// series is the set of labels of a metric.
+// series holds the labels of a metric.
 type series struct {
 	method, route string
 	status        int
@@ -134,7 +134,8 @@ func (o *Observer) seriesOf(s series) *options {
 	return known.(*options)
 }
 
-// method returns a fixed name for unknown methods, so that a client cannot create series by inventing methods.
+// method returns the method m, or a fixed name for unknown methods, so that a client cannot create series by inventing
+// methods.
 func method(m string) string {
 	switch m {
 	case "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS":

@@ -14,7 +14,7 @@ import (
 //go:embed openapi.json.gz
 var openAPIGzip []byte
 
-// OpenAPI returns the description of this API, OpenAPI 3.1, as /openapi.json answers it.
+// OpenAPI returns the description of this API (OpenAPI 3.1), as /openapi.json answers.
 var OpenAPI = sync.OnceValue(func() []byte {
 	text, err := gunzip(openAPIGzip)
 	if err != nil {
@@ -31,7 +31,7 @@ func gunzip(packed []byte) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// getOpenAPI answers the description of this API.
+// getOpenAPI answers with the description of this API.
 func (s *Server) getOpenAPI(c *call) error {
 	c.Header()["Cache-Control"] = []string{"public, max-age=3600"}
 	return c.json(200, OpenAPI())

@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 )
 
-// postOTP sends a link or digits to sign in with.
+// postOTP sends a magic link or a one-time code to sign in with.
 func (s *Server) postOTP(c *call) error {
 	in := flow.OTP{CreateUser: true}
 	if err := c.decode(&in); err != nil {
@@ -20,8 +20,8 @@ func (s *Server) postOTP(c *call) error {
 	return c.empty(s.accounts.SendOTP(c.ctx(), s.sender(c), in))
 }
 
-// postMagicLink is the older form of /otp, with its own text for a body that is not JSON. Here and in postRecover, a
-// switch that is off wins over what is wrong with the body.
+// postMagicLink is the older form of postOTP, with an error text of its own for a body that is not JSON. In
+// postMagicLink and postRecover, a feature that is switched off is reported before errors in the body.
 func (s *Server) postMagicLink(c *call) error {
 	var in flow.MagicLink
 	if err := c.decode(&in); err != nil {
@@ -33,7 +33,7 @@ func (s *Server) postMagicLink(c *call) error {
 	return c.empty(s.accounts.MagicLink(c.ctx(), s.sender(c), in))
 }
 
-// postRecover sends a link to set a new password.
+// postRecover mails a link to set a new password.
 func (s *Server) postRecover(c *call) error {
 	var in flow.Recover
 	if err := c.decode(&in); err != nil {
@@ -42,7 +42,7 @@ func (s *Server) postRecover(c *call) error {
 	return c.empty(s.accounts.Recover(c.ctx(), s.sender(c), in))
 }
 
-// postResend sends another mail or SMS of what is pending.
+// postResend sends the mail or SMS of a pending operation again.
 func (s *Server) postResend(c *call) error {
 	var in flow.Resend
 	if err := c.decode(&in); err != nil {

@@ -13,11 +13,11 @@ import (
 	"gatehouse/auth/internal/pages"
 )
 
-// mostForm is the longest body of POST /verify/confirm in bytes.
+// mostForm is the maximum length of the body of POST /verify/confirm in bytes.
 const mostForm = 16 << 10
 
-// linkPages has, for each type of a mailed link, the texts of the confirmation page: the heading and the button of the
-// mail.
+// linkPages has, for each type of link in a mail, the keys of the texts on the confirmation page: the heading and the
+// button of the mail.
 var linkPages = map[string][2]string{
 	"signup":       {"mails.confirmation.heading", "mails.confirmation.button"},
 	"invite":       {"mails.invite.heading", "mails.invite.button"},
@@ -27,8 +27,8 @@ var linkPages = map[string][2]string{
 	"email_change": {"pages.change_heading", "pages.change_button"},
 }
 
-// confirmPage asks for a click before a link is used up, since mail filters open links. It does not query the database.
-// The form's target is relative, so that it works under every host and prefix.
+// confirmPage shows a page that asks for a click before a link is used up, since mail filters open links. It does not
+// query the database. The form's target is relative, so that it works below every host and prefix.
 func (c *call) confirmPage(kind, token string) error {
 	texts, lang := linkPages[kind], c.live.Look.Language(c.r.Header.Get("Accept-Language"))
 	p := pages.Page{
@@ -43,13 +43,14 @@ func (c *call) confirmPage(kind, token string) error {
 	return nil
 }
 
-// postConfirm redeems the link for which getVerify showed a page. It needs no protection against forged requests: a
+// postConfirm redeems the link for which getVerify has shown a page. It needs no protection against forged requests: a
 // page of another site that knew the token could also open the link.
 func (s *Server) postConfirm(c *call) error {
 	if !c.live.ConfirmPage {
 		return errNotFound
 	}
-	form, unread := c.form() // before the limit, since the page of its refusal leads where the form says
+	// Read before the limit is checked, since the form says where the page about a refusal links to.
+	form, unread := c.form()
 	c.back = c.target(form.Get("redirect_to"))
 	if err := s.limit(c, byVerify); err != nil {
 		return err
@@ -62,14 +63,14 @@ func (s *Server) postConfirm(c *call) error {
 	return s.redeemLink(c, client, cleanText(form.Get("type"), 8<<10), cleanText(form.Get("token"), 8<<10))
 }
 
-// form reads a small form.
+// form reads a body of at most mostForm bytes that is an HTML form.
 func (c *call) form() (url.Values, error) {
 	kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/x-www-form-urlencoded" {
 		return nil, invalidRequest("The body must be a form, application/x-www-form-urlencoded")
 	}
 	if c.r.ContentLength > mostForm {
-		c.Header()["Connection"] = []string{"close"} // rather than read an unwanted body
+		c.Header()["Connection"] = []string{"close"} // do not read the rest of the body
 		return nil, invalidRequest("The form has more than 16 KiB")
 	}
 	c.r.Body = http.MaxBytesReader(c.ResponseWriter, c.r.Body, mostForm)
@@ -87,7 +88,7 @@ func (c *call) form() (url.Values, error) {
 	return form, nil
 }
 
-// prefersHTML reports whether an Accept header names HTML, and prefers HTML if it names JSON too.
+// prefersHTML reports whether an Accept header names HTML. If it names JSON too, HTML must be preferred.
 func prefersHTML(accept []string) bool {
 	html, json := 0.0, 0.0
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
@@ -112,8 +113,8 @@ func prefersHTML(accept []string) bool {
 	return html > json
 }
 
-// errorPage answers a browser with a problem. Status and headers are the same as for programs. The page repeats no text
-// of the request or of a provider.
+// errorPage answers a browser with a page about a problem. Status and headers are the same as for programs. The page
+// does not repeat any text of the request or of a provider.
 func (c *call) errorPage(p *problem) {
 	text := "pages.failed"
 	switch {

@@ -22,10 +22,10 @@ const (
 	maxPerPage     = 1000
 )
 
-// page is the part of a list that an administrator requests; number counts from 1.
+// page is the page of a list that an administrator requests. number counts from 1.
 type page struct{ number, size int }
 
-// page reads page and per_page. The client library always sends both, often empty.
+// page parses the query's page and per_page. The client library always sends both, but often empty.
 func (c *call) page() (p page, err error) {
 	if p.number, err = c.count("page", 1, 1<<31-1); err != nil {
 		return p, err
@@ -34,8 +34,8 @@ func (c *call) page() (p page, err error) {
 	return p, err
 }
 
-// knownParams refuses parameters of other names, since a misspelled filter would list everything. It accepts apikey and
-// names with a leading underscore, which are for proxies and caches.
+// knownParams refuses query parameters with other names, since a misspelled filter would list everything. It accepts
+// apikey and names with a leading underscore, which are for proxies and caches.
 func (c *call) knownParams(names ...string) error {
 	c.parseQuery()
 	var unknown []string
@@ -52,21 +52,20 @@ func (c *call) knownParams(names ...string) error {
 		strings.Join(unknown[:min(len(unknown), 10)], ", "), strings.Join(names, ", ")))
 }
 
-// count reads a positive number of the query and limits it to most, however large it is; absent is the result without
-// the parameter.
+// count parses a positive number in the query, and limits it to most. If the parameter is missing, it returns absent.
 func (c *call) count(name string, absent, most int) (int, error) {
 	text := c.param(name)
 	if text == "" {
 		return absent, nil
 	}
-	n, err := strconv.ParseUint(text, 10, 31) // the largest number if text is a larger one
+	n, err := strconv.ParseUint(text, 10, 31) // for a larger number, ParseUint returns the largest possible one
 	if err != nil && !errors.Is(err, strconv.ErrRange) || n == 0 {
 		return 0, invalidRequest(fmt.Sprintf("Bad Pagination Parameters: %s must be a number from 1 on", name))
 	}
 	return min(int(n), most), nil
 }
 
-// paramID reads a UUID of the query; the zero UUID if the parameter is absent.
+// paramID parses a UUID in the query. It returns the zero UUID if the parameter is missing.
 func (c *call) paramID(name string) (uuid.UUID, error) {
 	text := c.param(name)
 	if text == "" {
@@ -81,8 +80,8 @@ func (c *call) paramID(name string) (uuid.UUID, error) {
 
 func (p page) offset() int { return (p.number - 1) * p.size }
 
-// links writes X-Total-Count and Link. The client library takes the character after the first "=" of the address for
-// the page, so page comes first; and it requires quotes around rel.
+// links sets the headers X-Total-Count and Link. The client library takes the character after the first "=" in a link's
+// URL for the page, so page is the first parameter. It also requires quotes around rel.
 func (c *call) links(p page, total int) {
 	last := (total + p.size - 1) / p.size
 	rest := url.Values{}
@@ -108,7 +107,7 @@ func (c *call) links(p page, total int) {
 	h.Set("Link", strings.Join(links, ", "))
 }
 
-// after returns the position behind which a list continues; zero without a cursor.
+// after parses the query's cursor and returns the position after which the list continues; zero if there is no cursor.
 func (c *call) after() (at store.Cursor, err error) {
 	text := c.param("cursor")
 	if text == "" {
@@ -126,13 +125,13 @@ func (c *call) after() (at store.Cursor, err error) {
 		"Bad Pagination Parameters: cursor is not one that this service gave out")
 }
 
-// cursor returns the text for the position behind a row: the row's time in microseconds and its id.
+// cursor returns the text of a cursor for the position after a row: the row's time in microseconds, and its ID.
 func cursor(at time.Time, id uuid.UUID) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(at.UnixMicro()))
 	return base64.RawURLEncoding.EncodeToString(append(b, id[:]...))
 }
 
-// appendPagination appends the cursor of the next page and ends the object; next is "" on the last page.
+// appendPagination appends the cursor of the next page and ends the object. next is "" on the last page.
 func appendPagination(b []byte, next string) []byte {
 	b = append(b, `,"pagination":{`...)
 	if next != "" {

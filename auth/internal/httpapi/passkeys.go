@@ -15,14 +15,15 @@ import (
 
 var noPasskeys = newProblem(404, refusal.CodePasskeyDisabled, "Passkeys are disabled")
 
-// hidesPasskeys reports whether the request's path is one of passkeys, known or not, while passkeys are switched off.
-// Such a request is refused unread.
+// hidesPasskeys reports whether the path of the request is below /passkeys, whether it exists or not, while passkeys
+// are switched off. Such a request is refused without reading it.
 func (c *call) hidesPasskeys() bool {
 	path := c.r.URL.Path
 	return (path == "/passkeys" || under(path, "/passkeys")) && !c.live.flows.Passkeys.Enabled
 }
 
-// registers counts a step of a registration and checks the level of the caller, before the body is read.
+// registers is a guard for both steps of a registration: it counts the request and checks the assurance level of the
+// caller, before the body is read.
 func (s *Server) registers(by routeLimit, h func(*call, flow.Principal) error) handler {
 	return s.member(func(c *call, principal flow.Principal) error {
 		if err := s.limit(c, by); err != nil {
@@ -69,7 +70,7 @@ func (s *Server) postPasskeyVerify(c *call) error {
 	return c.grantView(s.passkeys.SignIn(c.ctx(), c.requestInfo(), answer))
 }
 
-// passkeyAnswer reads the answer to a challenge.
+// passkeyAnswer reads an authenticator's answer to a challenge from the body.
 func (c *call) passkeyAnswer() (passkey.Answer, error) {
 	var in struct {
 		ChallengeID string          `json:"challenge_id"`
@@ -102,7 +103,7 @@ func writeCeremony[T any](c *call, o passkey.Ceremony[T]) error {
 	return c.json(200, append(b, '}'))
 }
 
-// appendPasskey appends a passkey in the one form that every view has.
+// appendPasskey appends a passkey as JSON, in the same form in all answers.
 func appendPasskey(b []byte, p *store.Credential) []byte {
 	b = appendID(append(b, `{"id":`...), p.ID)
 	b = fieldString(b, `,"friendly_name":`, p.FriendlyName)
@@ -131,7 +132,7 @@ func (s *Server) getPasskeys(c *call, principal flow.Principal) error {
 	return c.passkeysView(s.passkeys.List(c.ctx(), principal.User.ID))
 }
 
-// pathPasskey reads the passkey's id from the path: an id that is not a UUID is answered as an unknown passkey.
+// pathPasskey parses the passkey's ID in the path. An ID that is not a UUID is answered like an unknown passkey.
 func (c *call) pathPasskey() (uuid.UUID, error) {
 	id, err := c.pathID("passkey_id")
 	if err != nil {
@@ -140,7 +141,7 @@ func (c *call) pathPasskey() (uuid.UUID, error) {
 	return id, nil
 }
 
-// maxPasskeyName is how many characters the name of a passkey may have.
+// maxPasskeyName is the maximum length in characters of a passkey's name.
 const maxPasskeyName = 120
 
 func (s *Server) patchPasskey(c *call, principal flow.Principal) error {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// firstSegments are the first segments of the paths of all routes.
+// firstSegments are the first segments of the paths of all routes. A prefix must not begin with one of them.
 var firstSegments = []string{".well-known", "admin", "authorize", "callback", "factors", "health", "invite", "livez",
 	"logout", "magiclink", "oauth", "openapi.json", "otp", "passkeys", "readyz", "reauthenticate", "recover", "resend",
 	"scim", "settings", "signup", "sso", "token", "user", "verify"}
 
 var prefixForm = regexp.MustCompile(`^(/[A-Za-z0-9_-]+)+$`)
 
-// CheckPrefix reports what is wrong with an AUTH_API_PREFIX.
+// CheckPrefix returns an error if AUTH_API_PREFIX cannot have this value.
 func CheckPrefix(prefix string) error {
 	if prefix == "" {
 		return nil
@@ -31,8 +31,8 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// rewritten returns the request with the path that the routes match: without AUTH_API_PREFIX, which is removed once and
-// only if it is written without escapes, and without a slash at the end. slash reports whether there was a slash.
+// rewritten returns the request with the path that the routes match. It removes AUTH_API_PREFIX once, and only if the
+// path has it without escapes. It also removes a slash at the end; slash says whether there was one.
 func (l *liveSettings) rewritten(r *http.Request) (_ *http.Request, slash bool) {
 	path, raw := r.URL.Path, r.URL.RawPath
 	if n := len(l.Prefix); n > 0 && under(path, l.Prefix) && (raw == "" || under(raw, l.Prefix)) {
@@ -56,8 +56,8 @@ func under(path, prefix string) bool {
 	return strings.HasPrefix(path, prefix) && len(path) > len(prefix) && path[len(prefix)] == '/'
 }
 
-// notFound returns the answer for an unknown path. It has a hint if the path is the root, or one that a client library
-// uses behind a proxy.
+// notFound returns the answer to a request for an unknown path. It has a hint if the path is the root, or a path that a
+// client library uses behind a proxy.
 func (c *call) notFound() *problem {
 	p := *errNotFound
 	switch {

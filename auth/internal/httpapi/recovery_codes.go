@@ -8,7 +8,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// getRecoveryCodes says how many of the user's recovery codes are left.
+// getRecoveryCodes answers how many recovery codes the user has left.
 func (s *Server) getRecoveryCodes(c *call, principal flow.Principal) error {
 	codes, err := s.factors.RecoveryCodes(c.ctx(), principal)
 	if err != nil {
@@ -21,7 +21,7 @@ func (s *Server) getRecoveryCodes(c *call, principal flow.Principal) error {
 	return c.json(200, append(b, '}'))
 }
 
-// postRecoveryCodes makes recovery codes. The body may be empty.
+// postRecoveryCodes makes recovery codes for the user. The body may be empty.
 func (s *Server) postRecoveryCodes(c *call, principal flow.Principal) error {
 	if err := s.factors.CheckRecoveryCodesEnroll(); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (s *Server) postRecoveryCodesRegenerate(c *call, principal flow.Principal) 
 	return c.recoveryCodes(s.factors.RegenerateRecoveryCodes(c.ctx(), c.requestInfo(), principal))
 }
 
-// recoveryCodes answers with new codes, which are shown only this once.
+// recoveryCodes answers with new recovery codes, which are shown only in this answer.
 func (c *call) recoveryCodes(codes factor.RecoveryCodes, err error) error {
 	if err != nil {
 		return err

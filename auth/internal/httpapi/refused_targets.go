@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// refusedEvery is the period in which a refused redirect_to is logged once, and at most refusedLines different
-	// ones.
+	// refusedEvery is the period in which the same refused redirect_to is logged once, and at most refusedLines
+	// different ones.
 	refusedEvery = time.Minute
 	refusedLines = 10
-	// refusedBytes is how many bytes of a redirect_to are logged.
+	// refusedBytes is how many bytes of a redirect_to are logged at most.
 	refusedBytes = 200
 )
 
-// onceAMinute keeps values that clients send from flooding a log: each value is logged once in a minute, and at most so
-// many different values.
+// onceAMinute keeps values that clients send from flooding a log: each value is logged once a minute, and at most the
+// number most of different values.
 type onceAMinute struct {
 	most  int
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type onceAMinute struct {
 	seen  map[string]bool
 }
 
-// first reports whether the value is to be logged.
+// first reports whether the value is to be logged now.
 func (t *onceAMinute) first(value string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,8 +39,8 @@ func (t *onceAMinute) first(value string, now time.Time) bool {
 	return true
 }
 
-// logRefused logs a redirect_to that is replaced by the site's URL, so that an operator finds the entry that the allow
-// list lacks.
+// logRefused logs a redirect_to that is not allowed and is replaced by the site's URL, so that an operator sees which
+// entry the allow list lacks.
 func (s *Server) logRefused(c *call, target string) {
 	shown := target[:min(len(target), refusedBytes)]
 	if !s.refused.first(shown, s.now()) {

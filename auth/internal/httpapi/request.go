@@ -18,10 +18,10 @@ func (c *call) ip() string {
 	return c.ipText
 }
 
-// param returns a query parameter, cleaned by cleanText.
+// param returns a query parameter, cleaned by cleanText; "" if it is missing.
 func (c *call) param(name string) string { return cleanText(c.rawParam(name), 8<<10) }
 
-// rawParam returns a query parameter as it was sent.
+// rawParam returns a query parameter as it was sent; "" if it is missing.
 func (c *call) rawParam(name string) string {
 	if c.r.URL.RawQuery == "" {
 		return ""
@@ -36,8 +36,8 @@ func (c *call) parseQuery() {
 	}
 }
 
-// checkQuery refuses a query of which package url would drop a part, because of a raw ";" or a bad percent escape. The
-// dropped parameter might restrict the request.
+// checkQuery refuses a query of which package url would drop a part, because it contains a raw ";" or a malformed
+// percent escape. The dropped parameter might restrict what the request does.
 func (c *call) checkQuery() error {
 	if c.r.URL.RawQuery == "" || c.is(ready|anyQuery) {
 		return nil
@@ -54,7 +54,7 @@ func (c *call) badQuery() error {
 		msg: `The query cannot be parsed: ";" is written %3B, and each "%" must begin an escape`}
 }
 
-// cleanText makes a client's text fit for the database: valid UTF-8 without NUL, at most most bytes.
+// cleanText makes a text from a client fit for the database: valid UTF-8 without U+0000, at most most bytes.
 func cleanText(s string, most int) string {
 	if len(s) > most {
 		s = s[:most]
@@ -87,11 +87,11 @@ func (c *call) acceptLanguage() string {
 	return c.r.Header.Get("Accept-Language")
 }
 
-// aud returns the audience that the header X-JWT-AUD names; "" without the header.
+// aud returns the audience that the header X-JWT-AUD names; "" if the header is missing.
 func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255) }
 
-// target returns where a link finally leads: the first allowed URL among the body's target, the query's redirect_to,
-// the Referer and the site's URL, without parameters that only an answer may have.
+// target returns where a link leads in the end: the first allowed URL among body (the target in the request's body),
+// the query's redirect_to, the Referer and the site's URL. Parameters that only an answer may have are removed from it.
 func (c *call) target(body string) string {
 	l := c.live
 	for _, t := range [...]string{body, c.rawParam("redirect_to")} {
@@ -109,7 +109,7 @@ func (c *call) target(body string) string {
 	return l.flows.SiteURL
 }
 
-// bearer returns the token of the Authorization header; "" if the header has another form or is absent.
+// bearer returns the token in the Authorization header; "" if the header is missing or has another form.
 func (c *call) bearer() string {
 	h := c.r.Header["Authorization"]
 	if len(h) == 0 {

@@ -6,23 +6,23 @@ import (
 	"gatehouse/auth/internal/account/flow"
 )
 
-// facts are what holds for a route besides its guards and its handler.
+// facts are properties of a route, apart from its guards and its handler.
 type facts uint8
 
 const (
-	ready   facts = 1 << iota // its answer is ready: without a time limit and checkQuery
-	polled                    // by machines: only its failures are logged
+	ready   facts = 1 << iota // the answer is ready at once: no time limit, no checkQuery
+	polled                    // machines poll it: only its failures are logged
 	browsed                   // browsers navigate to it: clients that prefer HTML get its failures as pages
-	// anyQuery: without checkQuery. The route answers every error by a redirect, and a provider that calls back may send
-	// parameters of its own.
+	// anyQuery means that checkQuery is not called. The route answers every error by a redirect, and a provider that
+	// calls back may send parameters of its own.
 	anyQuery
 )
 
-// is reports whether a fact holds for the request's route.
+// is reports whether the route of the request has this property.
 func (c *call) is(fact facts) bool { return c.srv.facts[c.r.Pattern]&fact != 0 }
 
-// addRoutes makes all routes of the daemon's port. The guards before the handlers are in guards.go; a handler without
-// one is open to all.
+// addRoutes adds all routes of the daemon's port. The guards that wrap the handlers are in guards.go; a handler without
+// a guard is open to all. The comment at the end of a line names the file of the handler.
 func (s *Server) addRoutes() {
 	s.mux, s.facts = http.NewServeMux(), map[string]facts{}
 	at := func(pattern string, h handler, all ...facts) {
@@ -41,7 +41,7 @@ func (s *Server) addRoutes() {
 	at("GET /openapi.json", s.getOpenAPI, ready)
 
 	at("POST /signup", s.captcha(s.postSignup)) // signup.go
-	at("POST /token", s.postToken)              // token.go: a captcha for some grants
+	at("POST /token", s.postToken)              // token.go; some grants need a captcha
 	at("POST /verify", s.limited(byVerify, s.postVerify))
 	at("GET /verify", s.getVerify, browsed, anyQuery)  // verify.go
 	at("POST /verify/confirm", s.postConfirm, browsed) // pages.go
@@ -80,7 +80,7 @@ func (s *Server) addRoutes() {
 	at("PATCH /passkeys/{passkey_id}", s.user(flow.Full, s.patchPasskey))
 	at("DELETE /passkeys/{passkey_id}", s.user(flow.Full, s.deletePasskey))
 
-	at("POST /logout", s.postLogout) // user.go: it also takes tokens whose session is gone
+	at("POST /logout", s.postLogout) // user.go; it also accepts tokens whose session is gone
 
 	at("POST /invite", s.admin(s.postInvite)) // admin_link.go
 	at("POST /admin/generate_link", s.admin(s.postGenerateLink))
@@ -103,7 +103,7 @@ func (s *Server) addRoutes() {
 	at("GET /admin/users/{user_id}/passkeys", s.admin(withID("user_id", s.getAdminPasskeys))) // passkeys.go
 	at("DELETE /admin/users/{user_id}/passkeys/{passkey_id}", s.admin(withID("user_id", s.deleteAdminPasskey)))
 
-	at("POST /sso", s.postSSO) // disabled.go: routes that always answer as disabled
+	at("POST /sso", s.postSSO) // disabled.go has the routes whose features do not exist
 	at("/oauth/", disabled(noOAuthServer))
 	at("/admin/oauth/", disabled(noOAuthServer))
 	at("/user/oauth/grants", disabled(noOAuthServer))
@@ -112,10 +112,10 @@ func (s *Server) addRoutes() {
 	at("/scim/v2/", disabled(noSCIM))
 }
 
-// handler answers a call, or returns why it cannot.
+// handler answers a call, or returns the error to answer with.
 type handler func(c *call) error
 
-// ServeHTTP is called by ServeMux: it starts the time limit, calls h, and writes the error that h returns.
+// ServeHTTP is called by ServeMux. It starts the time limit, calls h, and writes the error that h returns.
 func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c := w.(*call) // serve passes a *call to ServeMux
 	c.routed = true

@@ -9,18 +9,18 @@ import (
 	"gatehouse/auth/internal/provider"
 )
 
-// settingsBody returns the answer of GET /settings, made once for each version of the settings.
+// settingsBody returns the answer of GET /settings. It is made once for each version of the settings.
 func (l *liveSettings) settingsBody() []byte {
 	s := l.flows
 	b := []byte(`{"external":{`)
 	flag := func(key string, v bool) {
 		b = append(strconv.AppendBool(append(jsontext.AppendString(b, key), ':'), v), ',')
 	}
-	providers := provider.Names() // listed as false while they are off
+	providers := provider.Names() // built-in providers are listed as false while they are off
 	for _, p := range providers {
 		flag(p, slices.Contains(l.External, p))
 	}
-	for _, p := range l.External { // custom providers of the operator
+	for _, p := range l.External { // custom providers of the operator are listed while they are on
 		if !slices.Contains(providers, p) {
 			flag(p, true)
 		}
@@ -41,18 +41,19 @@ func (l *liveSettings) settingsBody() []byte {
 	return b
 }
 
-// getSettings answers with the public part of the configuration.
+// getSettings answers with the public part of the settings.
 func (s *Server) getSettings(c *call) error { return c.json(200, c.live.settings) }
 
 var jwksCache = []string{"public, max-age=600"}
 
-// getJWKS publishes the keys. The ten minutes of caching are part of the schedule of key rotation (token.PublishAhead).
+// getJWKS publishes the keys. The schedule of key rotation relies on the ten minutes for which the answer may be cached
+// (token.PublishAhead).
 func (s *Server) getJWKS(c *call) error {
 	set := s.core.Keys.Load()
 	return c.cached(set.ETag(), set.JWKS())
 }
 
-// cached answers with a document about the keys that clients may cache.
+// cached answers with a document about the keys, which clients may cache.
 func (c *call) cached(etag string, body []byte) error {
 	h := c.Header()
 	h["Cache-Control"] = jwksCache

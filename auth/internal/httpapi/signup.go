@@ -2,7 +2,7 @@ package httpapi
 
 import "gatehouse/auth/internal/account/flow"
 
-// postSignup creates an account, with an address or anonymous.
+// postSignup creates an account with an address, or an anonymous one.
 func (s *Server) postSignup(c *call) error {
 	var in flow.SignUp
 	if err := c.decode(&in); err != nil {
@@ -12,7 +12,8 @@ func (s *Server) postSignup(c *call) error {
 	if in.Email == "" && in.Phone == "" {
 		by = byAnonymous
 	}
-	if by == bySignup || c.live.flows.Anonymous { // if anonymous users are disabled, the flow reports that first
+	// If anonymous users are disabled, the flow reports that before any limit.
+	if by == bySignup || c.live.flows.Anonymous {
 		if err := s.limit(c, by); err != nil {
 			return err
 		}

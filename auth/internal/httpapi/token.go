@@ -22,8 +22,8 @@ func (s *Server) postToken(c *call) error {
 	case "id_token":
 		return s.idTokenGrant(c)
 	}
-	// The grants above present a secret that the client received before. The grants below can be guessed and need a
-	// captcha.
+	// The clients of the grants above present a secret that they have received before. What the grants below present
+	// can be guessed, so they need a captcha.
 	if err := s.verifyCaptcha(c); err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (s *Server) postToken(c *call) error {
 	case "password":
 		return s.passwordGrant(c)
 	case "web3":
-		return noWeb3 // disabled.go
+		return noWeb3 // see disabled.go
 	}
 	return newProblem(400, refusal.CodeInvalidCredentials, "unsupported_grant_type")
 }
@@ -47,8 +47,9 @@ func (s *Server) passwordGrant(c *call) error {
 	return c.grantView(s.accounts.SignInPassword(c.ctx(), c.requestInfo(), in))
 }
 
-// refreshGrant counts against the address only tokens that are not ours, and parses the token for this before Refresh
-// does. A valid token must never be refused because of other clients at the same address: that would sign the user out.
+// refreshGrant refreshes a session. Only refresh tokens that this daemon has not issued count against the client's
+// limit, so it parses the token before Refresh does. A valid token must never be refused because of other clients at
+// the same address: that would sign the user out.
 func (s *Server) refreshGrant(c *call) error {
 	c.retries = true
 	var in struct {
@@ -61,7 +62,7 @@ func (s *Server) refreshGrant(c *call) error {
 		if s.core.IsFormer(in.RefreshToken) {
 			in.RefreshToken, err = s.ownToken(c, in.RefreshToken)
 		} else {
-			err = s.limit(c, byToken) // the flow refuses the token
+			err = s.limit(c, byToken) // the flow would refuse the token too
 		}
 		if err != nil {
 			return err
@@ -70,9 +71,9 @@ func (s *Server) refreshGrant(c *call) error {
 	return c.grantView(s.accounts.Refresh(c.ctx(), c.requestInfo(), in.RefreshToken))
 }
 
-// ownToken returns our refresh token for a token of the replaced service. A token that is found does not count against
-// the address. An address over its limit gets a 503: at a 429 the client library would sign the user out because of
-// other clients' bad tokens.
+// ownToken converts a refresh token of the former service to one of this daemon. A token that is found does not count
+// against the client's limit. A client over its limit gets a 503: after a 429 the client library would sign the user
+// out because of other clients' bad tokens.
 func (s *Server) ownToken(c *call, text string) (string, error) {
 	if wait := s.draw(look, c, byToken); wait > 0 {
 		return "", &problem{status: 503, code: refusal.CodeUnexpectedFailure, retryAfter: retryIn(wait),
@@ -96,7 +97,7 @@ func (s *Server) pkceGrant(c *call) error {
 	return c.grantView(s.oauth.ExchangeCode(c.ctx(), c.requestInfo(), in))
 }
 
-// idTokenGrant signs in by an ID token or, with link_identity, links the identity to the caller's account.
+// idTokenGrant signs in with an ID token or, if the body has link_identity, links the identity to the caller's account.
 func (s *Server) idTokenGrant(c *call) error {
 	if err := s.limit(c, byToken); err != nil {
 		return err

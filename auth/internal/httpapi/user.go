@@ -23,7 +23,7 @@ func (s *Server) putUser(c *call, principal flow.Principal) error {
 	return c.userView(s.accounts.UpdateUser(c.ctx(), c.requestInfo(), principal, in))
 }
 
-// getReauthenticate sends a nonce. This GET has an effect, so a HEAD is refused.
+// getReauthenticate sends a nonce for a new password. Since this GET has an effect, a HEAD request is refused.
 func (s *Server) getReauthenticate(c *call, principal flow.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -34,13 +34,13 @@ func (s *Server) getReauthenticate(c *call, principal flow.Principal) error {
 	return c.empty(s.accounts.Reauthenticate(c.ctx(), c.requestInfo(), principal))
 }
 
-// getSessions lists the caller's present and past sessions.
+// getSessions lists the caller's sessions, including ended sessions that have not been deleted yet.
 func (s *Server) getSessions(c *call, principal flow.Principal) error {
 	list, err := s.accounts.Sessions(c.ctx(), principal)
 	return c.sessionsView(principal.Session.ID, list, err)
 }
 
-// deleteSession ends one of the caller's own sessions; another user's session is answered as not found.
+// deleteSession ends one of the caller's own sessions. The session of another user is answered as not found.
 func (s *Server) deleteSession(c *call, principal flow.Principal, id uuid.UUID) error {
 	return c.noContent(s.accounts.EndSession(c.ctx(), c.requestInfo(), principal, id))
 }
@@ -61,13 +61,14 @@ func (s *Server) deleteUserSession(c *call, by flow.Actor, user, id uuid.UUID) e
 	return c.noContent(s.users.AdminEndSession(c.ctx(), c.requestInfo(), by, user, id))
 }
 
-// deleteIdentity removes one identity from the caller's account.
+// deleteIdentity unlinks an identity from the caller's account.
 func (s *Server) deleteIdentity(c *call, principal flow.Principal) error {
 	return c.empty(s.oauth.UnlinkIdentity(c.ctx(), c.requestInfo(), principal, c.r.PathValue("identity_id"),
 		c.aud()))
 }
 
-// postLogout ends sessions. A missing scope and an empty one differ, so the flow gets both.
+// postLogout ends sessions. The flow must know whether the request names a scope, since a missing scope and an empty
+// one differ.
 func (s *Server) postLogout(c *call) error {
 	scope := c.param("scope")
 	given := c.query.Has("scope")

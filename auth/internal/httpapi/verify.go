@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// postVerify redeems typed digits or a link's token.
+// postVerify redeems a one-time code that a user has typed, or the token of a link.
 func (s *Server) postVerify(c *call) error {
 	var in flow.Verify
 	if err := c.decode(&in); err != nil {
@@ -29,8 +29,8 @@ func (s *Server) postVerify(c *call) error {
 	return c.grantView(*v.Grant, nil)
 }
 
-// getVerify handles the link in a mail: it redirects the browser, or asks for a click first (ConfirmPage). A HEAD, a
-// prefetch or a preview consumes nothing.
+// getVerify handles the link in a mail: it redeems the link and redirects the browser, or asks for a click first
+// (ConfirmPage). A HEAD request, a prefetch or a preview does not use up the link.
 func (s *Server) getVerify(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.noContent(nil)
@@ -48,7 +48,7 @@ func (s *Server) getVerify(c *call) error {
 	return s.redeemLink(c, c.requestInfo(), kind, token)
 }
 
-// redeemLink uses a link up and redirects the browser.
+// redeemLink redeems a link and redirects the browser.
 func (s *Server) redeemLink(c *call, client flow.RequestInfo, kind, token string) error {
 	if kind == "" {
 		return invalidRequest("Verify requires a verification type")
@@ -72,7 +72,8 @@ func (s *Server) redeemLink(c *call, client flow.RequestInfo, kind, token string
 	return c.redirect(http.StatusSeeOther, granted(client.RedirectTo, v.Grant))
 }
 
-// looksAhead reports whether a browser or scanner declares that no user has clicked yet.
+// looksAhead reports whether the request's headers say that a browser or scanner fetches the page before a user has
+// clicked.
 func looksAhead(r *http.Request) bool {
 	for _, name := range [...]string{"Purpose", "X-Purpose", "Sec-Purpose", "X-Moz"} {
 		for _, v := range r.Header[name] {
@@ -85,7 +86,7 @@ func looksAhead(r *http.Request) bool {
 	return false
 }
 
-// learn converts an error to the problem that a redirect reports, and sets it for the log.
+// learn converts an error to the problem that a redirect reports, and stores it for the log.
 func (c *call) learn(err error) *problem {
 	p := c.problemOf(err)
 	c.code, c.told = p.code, p.status
@@ -95,7 +96,7 @@ func (c *call) learn(err error) *problem {
 	return p
 }
 
-// granted returns the target with the session in its fragment, which browsers do not send to servers.
+// granted returns the URL to with the session in its fragment, which browsers do not send to servers.
 func granted(to string, g *flow.Grant) string {
 	v := grantValues(g)
 	v.Set("type", g.Type)
@@ -103,7 +104,7 @@ func granted(to string, g *flow.Grant) string {
 	return withFragment(to, v)
 }
 
-// grantValues returns the members of a session as parameters of a fragment.
+// grantValues returns the members of a session as parameters for a fragment.
 func grantValues(g *flow.Grant) url.Values {
 	return url.Values{
 		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken},
@@ -111,15 +112,15 @@ func grantValues(g *flow.Grant) url.Values {
 	}
 }
 
-// errorOf is the parameter "error" of a redirect by status; other statuses have none.
+// errorOf maps statuses to the parameter "error" of a redirect. With another status there is no such parameter.
 var errorOf = map[int]string{400: "invalid_request", 401: "unauthorized_client", 403: "access_denied",
 	500: "server_error", 503: "temporarily_unavailable", 504: "temporarily_unavailable"}
 
-// failed returns the target with the problem in its fragment and, in a PKCE flow, in its query too.
+// failed returns the URL to with the problem in its fragment and, in a PKCE flow, in its query too.
 func failed(to string, p *problem, pkce bool) string {
 	v := url.Values{"error_code": {p.code}, "error_description": {p.msg}}
 	if p.msg == "" {
-		v.Set("error_description", p.code) // by this key the client library recognizes a failure
+		v.Set("error_description", p.code) // the client library recognizes a failure by this parameter
 	}
 	if e := errorOf[p.status]; e != "" {
 		v.Set("error", e)
@@ -127,12 +128,12 @@ func failed(to string, p *problem, pkce bool) string {
 	return inBoth(to, v, pkce)
 }
 
-// half returns the target after the first of two confirmations.
+// half returns the URL to after the first of the two confirmations of an e-mail change.
 func half(to string, pkce bool) string {
 	return inBoth(to, url.Values{"message": {flow.HalfMessage}}, pkce)
 }
 
-// inBoth returns the target with values in its fragment and, in a PKCE flow, in its query too.
+// inBoth returns the URL to with the values in its fragment and, in a PKCE flow, in its query too.
 func inBoth(to string, v url.Values, pkce bool) string {
 	if pkce {
 		to = withQuery(to, v)
@@ -141,17 +142,17 @@ func inBoth(to string, v url.Values, pkce bool) string {
 	return withFragment(to, v)
 }
 
-// withFragment replaces the fragment.
+// withFragment returns the URL to with the values as its fragment.
 func withFragment(to string, v url.Values) string {
 	to, _, _ = strings.Cut(to, "#")
 	return to + "#" + v.Encode()
 }
 
-// withQuery sets keys in the query and keeps the rest and the fragment.
+// withQuery returns the URL to with the values set in its query. The rest of the query and the fragment stay.
 func withQuery(to string, v url.Values) string {
 	before, fragment, hashed := strings.Cut(to, "#")
 	path, query, _ := strings.Cut(before, "?")
-	old, _ := url.ParseQuery(query) // unreadable parts are left out
+	old, _ := url.ParseQuery(query) // parts that cannot be read are left out
 	for key := range v {
 		old[key] = v[key]
 	}
@@ -162,8 +163,8 @@ func withQuery(to string, v url.Values) string {
 	return to
 }
 
-// redirect redirects the browser, and keeps the link out of caches and of the next page's Referer. The target was
-// checked before; characters that a header cannot carry are percent-encoded.
+// redirect redirects the browser, and keeps the link out of caches and out of the Referer of the next page. The URL to
+// has been checked before. Characters that a header cannot contain are percent-encoded.
 func (c *call) redirect(status int, to string) error {
 	h := c.Header()
 	h["Location"] = []string{encodeHeader(to)}
@@ -175,7 +176,7 @@ func (c *call) redirect(status int, to string) error {
 	return nil
 }
 
-// encodeHeader percent-encodes blanks, control characters and what is not ASCII.
+// encodeHeader percent-encodes spaces, control characters and characters that are not ASCII.
 func encodeHeader(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		return s

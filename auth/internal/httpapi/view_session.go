@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// grantView answers 200 with a session, unless the flow failed with err.
+// grantView answers 200 with the tokens of a session if err, the result of a flow, is nil.
 func (c *call) grantView(g flow.Grant, err error) error {
 	if err != nil {
 		return err
@@ -35,7 +35,8 @@ func appendGrant(b []byte, g *flow.Grant) []byte {
 	return append(b, '}')
 }
 
-// sessionsView answers 200 with a list of sessions, newest first.
+// sessionsView answers 200 with a list of sessions, newest first, if err is nil. current is the ID of the caller's
+// session.
 func (c *call) sessionsView(current uuid.UUID, list []store.Session, err error) error {
 	if err != nil {
 		return err

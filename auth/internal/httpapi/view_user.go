@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// AppendUser appends a user in the form that every answer has: without secrets and internal state, with the same keys
-// in the same order.
+// AppendUser appends a user as JSON, in the same form in all answers: without secrets and internal state, with the same
+// members in the same order.
 func AppendUser(b []byte, u *store.User) []byte {
 	b = appendID(append(b, `{"id":`...), u.ID)
 	b = jsontext.AppendString(append(b, `,"aud":`...), u.Aud)
@@ -42,7 +42,7 @@ func AppendUser(b []byte, u *store.User) []byte {
 	return append(strconv.AppendBool(append(b, `,"is_anonymous":`...), u.IsAnonymous), '}')
 }
 
-// confirmedAt returns the time of the earlier confirmation.
+// confirmedAt returns the time at which the first of the user's addresses was confirmed.
 func confirmedAt(u *store.User) time.Time {
 	if u.EmailConfirmedAt.IsZero() || !u.PhoneConfirmedAt.IsZero() && u.PhoneConfirmedAt.Before(u.EmailConfirmedAt) {
 		return u.PhoneConfirmedAt
@@ -50,7 +50,7 @@ func confirmedAt(u *store.User) time.Time {
 	return u.EmailConfirmedAt
 }
 
-// appendIdentity appends an identity: identity_id is the identity's own id, id the user's id at the provider.
+// appendIdentity appends an identity as JSON: identity_id is the ID of the identity, id the user's ID at the provider.
 func appendIdentity(b []byte, i *store.Identity) []byte {
 	b = appendID(append(b, `{"identity_id":`...), i.ID)
 	b = jsontext.AppendString(append(b, `,"id":`...), i.ProviderID)
@@ -66,7 +66,7 @@ func appendIdentity(b []byte, i *store.Identity) []byte {
 	return append(b, '}')
 }
 
-// userView answers 200 with a user, unless the flow failed with err.
+// userView answers 200 with a user if err, the result of a flow, is nil.
 func (c *call) userView(u store.User, err error) error {
 	if err != nil {
 		return err

@@ -118,7 +118,7 @@ func skipValue(text string, i, depth int) (int, error) {
 // each value. A function that is nil is not called.
 type visitor struct {
 	name, value func(text string) error
-	members     int // at most; 0: any number
+	members     int // maximum number of members; 0: any number
 }
 
 // walk returns the index after the object or array that starts at i, and calls the functions of v.

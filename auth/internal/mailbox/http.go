@@ -36,12 +36,14 @@ const mostWait = 30 * time.Second
 //
 //	GET /                      the list, as a page
 //	GET /m/{id}                one message, as a page
-//	GET /app.js                the script of both
-//	GET /messages              JSON, newest first; ?to= ?kind= ?channel= choose, ?wait=10 waits so many seconds for one
-//	GET /messages/{id}         one, as JSON
-//	GET /messages/{id}/html    its body alone, without scripts
-//	GET /latest/{field}        one field of the newest (link, code, subject, text, html, to, kind) as text; same choices
-//	DELETE /messages           forgets all
+//	GET /app.js                the script of both pages
+//	GET /messages              messages as JSON, newest first; ?to=, ?kind= and ?channel= select, ?wait=10 waits up to
+//	                           ten seconds for a message
+//	GET /messages/{id}         one message, as JSON
+//	GET /messages/{id}/html    the HTML of one mail, without scripts
+//	GET /latest/{field}        one field of the newest message as text: link, code, subject, text, html, to or kind;
+//	                           the same parameters select
+//	DELETE /messages           drops all messages
 func (b *Box) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", b.getPage)

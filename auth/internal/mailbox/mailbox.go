@@ -18,7 +18,7 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// The limits of what is kept; the oldest messages are dropped first.
+// Limits of what is kept. The oldest messages are dropped first.
 const (
 	mostMessages = 500
 	mostBytes    = 32 << 20

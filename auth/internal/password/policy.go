@@ -91,7 +91,7 @@ func (p *Policy) Check(password string) *Weak {
 }
 
 //go:embed common.txt
-var common string // one a line, lower case; see NOTICE
+var common string // one password per line, sorted, in lower case; see the file NOTICE
 
 // isCommon looks up the password in the list of common passwords, ignoring case. It searches the list's sorted text
 // directly, since an index would be as large as the text.

@@ -13,7 +13,7 @@ import (
 
 // Start describes a sign-in that a browser begins.
 type Start struct {
-	State  string     // comes back with the callback
+	State  string     // returned by the provider with the callback
 	Scopes string     // further scopes, separated by commas or spaces
 	Params url.Values // query of /authorize; parameters that are not reserved are passed on to the provider
 }

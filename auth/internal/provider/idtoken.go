@@ -21,7 +21,7 @@ type idToken struct {
 // want holds what an ID token's claims must match.
 type want struct {
 	audiences []string // aud must have one of them
-	single    bool     // if there are several audiences, azp must be our client ID
+	single    bool     // if there are several audiences, azp must be the configured client ID
 	nonce     string   // "": not compared
 	demanded  bool     // a token without a nonce is refused too
 	access    string   // the access token in the same answer; compared if the token has at_hash

@@ -41,12 +41,12 @@ type Settings struct {
 
 	// For tests; nil stands for the real functions.
 	Now    func() time.Time
-	Public func(netip.Addr) bool // of package outbound
+	Public func(netip.Addr) bool // replaces outbound.Public
 }
 
 // Client has the settings of one provider.
 type Client struct {
-	// Sign-in with this provider.
+	// true: users may sign in with this provider.
 	Enabled bool `env:"ENABLED" envDefault:"false"`
 	// Required with ENABLED. Client IDs: sign-ins in a browser use the first; native ID tokens may have any of them as
 	// audience.

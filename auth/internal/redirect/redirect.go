@@ -192,7 +192,7 @@ func (r *rule) registrable() string {
 	}
 	labels := strings.Split(r.pattern, ".")
 	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
-	if err != nil { // the whole host is a public suffix
+	if err != nil { // the whole host is a public suffix, such as co.uk
 		domain = host
 	}
 	own := strings.Join(labels[len(labels)-1-strings.Count(domain, "."):], ".")

@@ -158,8 +158,8 @@ type Foreign struct {
 	Alg, KeyID string // from the header
 	// The claims that callers check. Audience has one string, or all strings of an array.
 	Issuer, Subject, Nonce, ID     string
-	AuthorizedParty                string // azp
-	AccessTokenHash                string // at_hash
+	AuthorizedParty                string // claim azp
+	AccessTokenHash                string // claim at_hash
 	Audience                       []string
 	ExpiresAt, NotBefore, IssuedAt int64  // Unix seconds; 0 if missing
 	Payload                        string // the claims object, which is valid JSON without duplicate members

@@ -234,7 +234,7 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 	op.find = func(u store.User) (store.Factor, error) {
 		factor, _ := codesOf(u) // if the user has no recovery codes, every code is wrong
 		if op.passed != uuid.Nil && op.passed != factor.ID {
-			return factor, errWrongCode // removed while a hook was called
+			return factor, errWrongCode // the codes were removed while a hook was called
 		}
 		return factor, nil
 	}

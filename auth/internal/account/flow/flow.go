@@ -71,7 +71,8 @@ type RequestInfo struct {
 	// Network identifies the client for limits: an IPv4 address, an IPv6 /64, or the value by which a trusted header
 	// identifies clients; "" without such a header.
 	Network string
-	// AcceptLanguage is the user's header Accept-Language, not parsed; "" for requests of administrators.
+	// AcceptLanguage is the header Accept-Language of the user's request, not parsed; "" for requests of
+	// administrators.
 	AcceptLanguage string
 	// Admin is set if a request that needs no token came with an administrator's token.
 	Admin bool

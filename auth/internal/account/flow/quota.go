@@ -25,8 +25,8 @@ type Quota struct {
 	// the address. It is checked between pauses and budgets.
 	barred *refusal.Refusal
 	levels []store.Level
-	// at finds out whether the caller is in a place from which the owner of the address has signed in; nil: places do
-	// not count.
+	// at holds the separate pauses for clients in a network from which the owner of the address has signed in; nil: the
+	// network does not matter.
 	at *callerPlace
 }
 

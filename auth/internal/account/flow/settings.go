@@ -37,19 +37,19 @@ type Settings struct {
 	AccessLife time.Duration // JWT_EXP
 	// true: only administrators and invitations create users.
 	DisableSignup bool `env:"AUTH_DISABLE_SIGNUP" envDefault:"false" table:"General"`
-	// Sign-in without any address.
+	// true: users may sign in without any address.
 	Anonymous bool `env:"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED" envDefault:"false" table:"General"`
-	// A repeated sign-up is answered with an empty list of identities, which reveals that the account exists.
+	// true: a repeated sign-up is answered with an empty list of identities, which reveals that the account exists.
 	RevealExisting bool `env:"AUTH_SECURITY_REVEAL_EXISTING_USERS" envDefault:"false" table:"Security"`
-	// /otp with create_user false answers an unknown address as a known one; false: 422 otp_disabled.
+	// true: /otp with create_user false answers an unknown address like a known one; false: with 422 otp_disabled.
 	HideUnknownOnOTP bool `env:"AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP" envDefault:"false" table:"Security"`
-	// A right password is answered as a wrong one while its address is unconfirmed; false: email_not_confirmed.
+	// true: a right password for an unconfirmed address is answered like a wrong one; false: email_not_confirmed.
 	HideUnconfirmed bool `env:"AUTH_SECURITY_HIDE_UNCONFIRMED" envDefault:"false" table:"Security"`
-	// Guesses from networks that the user signed in from within 90 days count separately; a stranger's guesses do not
-	// lock the owner out there.
+	// Guesses from networks in which the user has signed in within 90 days count separately, so that a stranger's
+	// guesses do not lock the owner out in these networks.
 	KnownPlaces bool `env:"AUTH_SECURITY_KNOWN_PLACES" envDefault:"true" table:"Security"`
-	// The owner of an address that AUTH_MAILER_AUTOCONFIRM or AUTH_SMS_AUTOCONFIRM alone confirmed gets the account by
-	// proving the address: its password and sessions end. false: for closed networks.
+	// If only AUTH_MAILER_AUTOCONFIRM or AUTH_SMS_AUTOCONFIRM has confirmed an address, the user who proves to own it
+	// gets the account: its password and sessions end. false: for closed networks.
 	ClaimUnproven bool `env:"AUTH_SECURITY_CLAIM_UNPROVEN" envDefault:"true" table:"Security"`
 	// Maximum bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only the
 	// limit of a request's body, 1 MiB.
@@ -80,7 +80,7 @@ type EmailSettings struct {
 	Enabled bool `env:"AUTH_EXTERNAL_EMAIL_ENABLED" envDefault:"true" table:"General"`
 	// Sign-in by a link or code in a mail.
 	MagicLink bool `env:"AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED" envDefault:"true" table:"General"`
-	// When set, mails go to these addresses only; a +label is ignored.
+	// If it is set, mails are sent only to these addresses; labels such as +news are ignored.
 	Authorized []string `env:"AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES" table:"General"`
 	// Addresses count as confirmed at once. The first proof of an address ends password and sessions
 	// (AUTH_SECURITY_CLAIM_UNPROVEN).
@@ -92,7 +92,7 @@ type EmailSettings struct {
 	// A change of a user's e-mail address ends the user's other sessions. A change of address or phone number by an
 	// administrator ends all of them.
 	ChangeEndsSessions bool `env:"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS" envDefault:"true" table:"Security"`
-	// A mail notifies the user of this change.
+	// true: a mail notifies the user of this change.
 	Notify NotifySettings `envPrefix:"AUTH_MAILER_NOTIFICATIONS_"`
 
 	// Configured is set if mails can be sent, possibly only to the dev mailbox.
@@ -170,7 +170,7 @@ type PhoneSettings struct {
 // PasswordSettings are the rules for passwords.
 type PasswordSettings struct {
 	Policy *password.Policy // nil: no rules
-	// The policy also holds for passwords that administrators set.
+	// The policy also applies to passwords that administrators set.
 	PolicyForAdmin bool `env:"AUTH_PASSWORD_POLICY_FOR_ADMIN" envDefault:"true" table:"Password"`
 	// A new password needs a nonce from /reauthenticate.
 	RequireNonce bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION" envDefault:"false"`

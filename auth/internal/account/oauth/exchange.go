@@ -22,7 +22,7 @@ var errNoFlow = refusal.Missing(refusal.CodeFlowStateNotFound, "invalid flow sta
 // lost the answer may retry, or two tabs of a browser may exchange the same code.
 const codeRetry = 10 * time.Second
 
-// exchangeCodeOp is one call of ExchangeCode.
+// exchangeCodeOp is the state of one call of ExchangeCode.
 type exchangeCodeOp struct {
 	f        flow.Flow
 	hash     []byte

@@ -16,7 +16,7 @@ import (
 
 // providerEmails are the addresses of a user that an external provider gave.
 type providerEmails struct {
-	all      []string // each once
+	all      []string // without duplicates
 	verified []string
 	// best is the primary address if it is verified, else the first verified address, else the primary address, else
 	// the last address. It is "" if there is no address.
