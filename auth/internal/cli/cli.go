@@ -37,8 +37,8 @@ func Main() int {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, program{name: filepath.Base(os.Args[0]), args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout,
-			stderr: os.Stderr})
+		done <- run(ctx, program{name: filepath.Base(os.Args[0]), args: os.Args[1:], environ: os.Environ(),
+			stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
 	}()
 	for range 2 {
 		select {

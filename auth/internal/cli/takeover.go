@@ -35,8 +35,8 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 	leaveOut := f.String("leave-out", "", "accepted losses: "+strings.Join(takeover.Kinds, ", "))
 	asJSON := f.Bool("json", false, "the report as one JSON object")
 	yes := f.Bool("yes", false, "-abandon without a question")
-	if _, err := p.parse(f, args, "[-from SCHEMA] [-ahead | -dry-run | -abandon | -suggest] [-leave-out KIND,...] [-json] [-yes]",
-		0, 0); err != nil {
+	if _, err := p.parse(f, args,
+		"[-from SCHEMA] [-ahead | -dry-run | -abandon | -suggest] [-leave-out KIND,...] [-json] [-yes]", 0, 0); err != nil {
 		return err
 	}
 	o := takeover.Options{JSON: *asJSON, Out: p.stdout, Log: p.stderr, Terminal: terminal(p.stderr)}

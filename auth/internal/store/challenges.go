@@ -35,8 +35,8 @@ values ($1, (select id from marked), $3, $4, $5, $6)`)
 // InsertChallenge adds a challenge for a user's factor. If the user has no such factor, Send returns ErrNotFound and
 // the whole Batch is undone.
 func (b *Batch) InsertChallenge(user uuid.UUID, c Challenge) {
-	b.exec("insert challenge", insertChallenge, c.ID, c.Factor, c.IP, bytesOrNull(c.OTPMAC), c.CreatedAt, c.ExpiresAt, user,
-		challengesKept-1)
+	b.exec("insert challenge", insertChallenge, c.ID, c.Factor, c.IP, bytesOrNull(c.OTPMAC), c.CreatedAt, c.ExpiresAt,
+		user, challengesKept-1)
 }
 
 // Attempt has the data that is needed to judge an answer to a challenge.

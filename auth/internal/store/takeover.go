@@ -229,12 +229,21 @@ func (db *DB) CarriedGroup(ctx context.Context, table CarriedTable) (rows int64,
 	return rows, sum, err
 }
 
-var sampleCarried = forCarried(`select id from`, ` order by random() limit $1`)
+var sampleUsers, sampleSessions = define(`select id from {users} order by random() limit $1`),
+	define(`select id from {sessions} order by random() limit $1`)
 
-// SampleCarried returns the ids of some rows of a table, chosen at random.
-func (db *DB) SampleCarried(ctx context.Context, table CarriedTable, rows int) (list []uuid.UUID, err error) {
-	err = db.readOnly(ctx, sampleCarried[table],
-		appendTo(&list, func(id *uuid.UUID) []any { return []any{id} }), rows)
+// SampleUsers returns the ids of n users, chosen at random.
+func (db *DB) SampleUsers(ctx context.Context, n int) ([]uuid.UUID, error) {
+	return db.sample(ctx, sampleUsers, n)
+}
+
+// SampleSessions returns the ids of n sessions, chosen at random.
+func (db *DB) SampleSessions(ctx context.Context, n int) ([]uuid.UUID, error) {
+	return db.sample(ctx, sampleSessions, n)
+}
+
+func (db *DB) sample(ctx context.Context, s statement, n int) (list []uuid.UUID, err error) {
+	err = db.readOnly(ctx, s, appendTo(&list, func(id *uuid.UUID) []any { return []any{id} }), n)
 	return list, err
 }
 

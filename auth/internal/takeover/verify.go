@@ -202,11 +202,11 @@ func (r *run) compareTable(ctx context.Context, t table, c *comparison) error {
 		switch {
 		case !c.verify:
 		case t.target == store.CarriedUsers:
-			if c.users.ids, err = r.DB.SampleCarried(ctx, t.target, sampleSize); err == nil && c.since != nil {
+			if c.users.ids, err = r.DB.SampleUsers(ctx, sampleSize); err == nil && c.since != nil {
 				c.fresh.ids, err = r.Source.SampleChanged(ctx, t.source, *c.since, c.fresh.size)
 			}
 		case t.target == store.CarriedSessions:
-			c.sessions.ids, err = r.DB.SampleCarried(ctx, t.target, sampleSize)
+			c.sessions.ids, err = r.DB.SampleSessions(ctx, sampleSize)
 		}
 		return err
 	}
