@@ -40,8 +40,9 @@ func (a *Accounts) OwnToken(ctx context.Context, text string) (string, error) {
 	return string(k.Codec.Append(nil, &token.Refresh{Session: s.Session, Secret: secret})), nil
 }
 
-// byFormerLink is byLink for links that the former service has mailed. The former service accepts such a link under
-// further types.
+// byFormerLink maps the type of a verification to the kinds of tokens that a link of the former service (supabase/auth)
+// may redeem. byLink does so for this daemon's own links. Some types have more kinds here, since the former service
+// redeems its links under more types.
 var byFormerLink = map[string][]store.Kind{
 	typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery},
 	"signup":        {store.KindSignup, store.KindInvite},
@@ -51,7 +52,8 @@ var byFormerLink = map[string][]store.Kind{
 	typeEmailChange: byLink[typeEmailChange],
 }
 
-// formerType returns the type that the answer names for such a link: the type in the request, except for "email".
+// formerType returns the type of verification that the answer names after a link of the former service was redeemed. It
+// is the type in the request; the type "email" is replaced by signup or magiclink, depending on the kind of the token.
 func formerType(requested string, k store.Kind) string {
 	switch {
 	case requested != typeEmail:

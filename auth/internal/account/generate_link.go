@@ -55,7 +55,8 @@ type generateLinkOp struct {
 	p    flow.LinkRequest
 	cand signupCandidate
 
-	// The results of the look-up, which is repeated if another request takes the address in the meantime.
+	// These fields are the results of look. It is called again if another request takes the address before the link is
+	// written.
 	typ   string // effective type: magiclink becomes signup if the address is unknown
 	made  linkType
 	state addressState
@@ -111,7 +112,7 @@ func (op *generateLinkOp) look(ctx context.Context) error {
 	exists := account.ID != uuid.Nil && account.Email == op.cand.address
 	switch {
 	case !exists && op.typ == "magiclink":
-		op.typ = "signup" // without a password
+		op.typ = "signup" // the link then creates an account without a password
 	case !exists && (op.typ == "recovery" || op.typ == "email_change_current" || op.typ == "email_change_new"):
 		return errNoSuchEmail
 	}
@@ -141,7 +142,8 @@ func (op *generateLinkOp) look(ctx context.Context) error {
 	return nil
 }
 
-// checkType checks what only applies to sign-ups and invitations.
+// checkType makes the checks that apply only to links of the types signup and invite. It also hashes the password of a
+// sign-up.
 func (op *generateLinkOp) checkType(ctx context.Context) error {
 	if op.typ != "signup" && op.typ != "invite" {
 		return nil

@@ -12,8 +12,8 @@ import (
 )
 
 // Invite creates a user without a password and mails a link to the user. A user who is not confirmed yet is invited
-// again and keeps the metadata. The budget for mails applies, but no pause; the pause before the next confirmation that
-// is sent to the address begins.
+// again and keeps the metadata. The mail counts against the hourly budget for mails. No pause delays it, but it begins
+// the pause before the next confirmation to the address.
 func (a *Accounts) Invite(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	p flow.Invitation) (store.User, error) {
 	f := a.core.Begin(req)

@@ -59,7 +59,8 @@ func sendLink(ctx context.Context, f *flow.Flow, p flow.MagicLink, create bool) 
 	if err := f.Settings.CheckMailSendable("magic link"); err != nil {
 		return err
 	}
-	// Every kind of mail that is sent here shares its pause with recoveries.
+	// All mails of SendOTP and MagicLink share one pause with recovery mails: each delays the next of any of these
+	// kinds to the address.
 	op := otpOp{f: *f, cand: cand, create: create, autoconfirm: f.Settings.Email.Autoconfirm}
 	op.q = flow.BoundClient(f, flow.MailQuota(f, "recovery", f.Settings.Email.Interval, cand.aud, cand.address)).
 		Apart(f, cand.aud, cand.address)
@@ -97,7 +98,8 @@ type otpOp struct {
 	create      bool // an unknown address gets an account
 	autoconfirm bool // a new account is confirmed at once
 
-	// The results of the look-up, which is repeated if another request takes the address in the meantime.
+	// These fields are the results of look. It is called again if another request takes the address before the message
+	// is written.
 	known  store.User
 	state  addressState
 	hidden bool // the address is unknown, but answered like a known address

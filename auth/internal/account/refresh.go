@@ -57,7 +57,8 @@ func (a *Accounts) Refresh(ctx context.Context, req flow.RequestInfo, text strin
 	if out.Rotated {
 		f.Core.Rotations.Take(r.Session, f.Settings.Sessions.RefreshBurst, f.Now)
 	}
-	// The hook was not called, perhaps because of a ban that has just ended.
+	// A hook of access tokens is configured, but it was not called, perhaps because the user was still banned just
+	// before the refresh. Without the hook's claims no access token may be signed.
 	if made == nil && f.Settings.Hooks.Claims != nil {
 		return flow.Grant{}, refusal.Unavailable(errNoClaims, flow.RefreshRetry)
 	}
@@ -69,7 +70,8 @@ func (a *Accounts) Refresh(ctx context.Context, req flow.RequestInfo, text strin
 	return g, nil
 }
 
-// ago returns the time that lies limit before now; zero if there is no limit.
+// ago returns the time now minus limit. If limit is 0 or less, which means that nothing is limited, it returns the zero
+// time.
 func ago(now time.Time, limit time.Duration) time.Time {
 	if limit <= 0 {
 		return time.Time{}
@@ -84,8 +86,9 @@ var (
 	errReused   = refusal.Invalid(refusal.CodeRefreshTokenAlreadyUsed, "Invalid Refresh Token: Already Used")
 )
 
-// refreshRefusal returns why a refresh token was not rotated. It returns nil if the client may have the session's
-// current refresh token again, since its token was used only just before or reuse is allowed.
+// refreshRefusal returns why a refresh token was not rotated. It returns nil if the answer may contain the session's
+// current refresh token once more: the given token is the one just before it, and either it was used at most
+// ReuseInterval ago or rotation is off.
 func refreshRefusal(s *flow.Settings, out store.Refreshed, counter uint64, now time.Time) error {
 	const expired = "Invalid Refresh Token: Session Expired"
 	v := out.Session

@@ -24,7 +24,8 @@ var resendable = map[string]struct {
 	"phone_change":  {true, "phone_change", []store.Kind{store.KindPhoneChange}},
 }
 
-// flowMethods are the amr methods of the sessions that the PKCE flows of these types of mail open.
+// flowMethods has, by the type of a resend, the authentication method (amr) of the session that the mail's PKCE flow
+// opens.
 var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "email_change"}
 
 // Resend sends the mail or SMS of a pending operation again. It returns the ID of the message or, if nothing is pending
@@ -78,7 +79,8 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	}
 	op.found = hasPending(op.p.Type, op.address, &op.pending)
 	id, err := op.write(ctx)
-	// The other address of the change got a message just before: answered as if nothing were pending.
+	// A change of address sends a message to both addresses, and another request has just sent one to the other
+	// address. The answer is the same as if nothing were pending.
 	if errors.Is(err, errOtherPaused) {
 		op.found = false
 		id, err = op.write(ctx)
@@ -86,7 +88,8 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	return id, err
 }
 
-// errOtherPaused is returned if the other address of a pending change must not get a message yet.
+// errOtherPaused is returned if the resend of a change of address would also send a message to the other address, whose
+// pause or cap does not allow one yet.
 var errOtherPaused = errors.New("account: resend: the pause of the other address")
 
 // otherLimits returns the pauses and caps of the other address to which the resend of a change of address also sends a
@@ -112,7 +115,7 @@ func (op *resendOp) otherLimits() []store.Limit {
 		}
 		q := flow.SMSQuota(f, f.Aud(), other)
 		if len(q.Budgets) > 0 {
-			q.Budgets = q.Budgets[1:] // the service's budget is taken with op.q
+			q.Budgets = q.Budgets[1:] // omit the service's budget: op.q takes from it already
 		}
 		return q.All()
 	}
@@ -154,7 +157,7 @@ func resendAddress(s *flow.Settings, p flow.Resend) (who string, err error) {
 	return who, err
 }
 
-// hasPending reports whether something of the type is pending for the address who.
+// hasPending reports whether p has a pending operation of the type typ with the e-mail address or phone number who.
 func hasPending(typ, who string, p *store.Pending) bool {
 	u := &p.User
 	switch typ {
@@ -193,7 +196,8 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	op.q.Take(b, f.Now, others...)
 	b.MarkSent(id, sent, f.Now)
 	if pkce == nil && !resendable[op.p.Type].phone {
-		b.InsertFlow(store.Flow{ID: uuid.New(), User: uuid.New()}) // does nothing, but takes as long
+		// No user has this ID: the statement stores nothing, but takes as long.
+		b.InsertFlow(store.Flow{ID: uuid.New(), User: uuid.New()})
 	}
 	flow.InsertOutgoing(b, id, pkce, msgs...)
 	note.At, note.Actor, note.OnlyFor, note.IP = f.Now, id, id, f.Req.IP
@@ -207,10 +211,11 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	if last := msgs[len(msgs)-1].Message.ID; last != uuid.Nil {
 		return last, nil
 	}
-	return uuid.New(), nil // a test number
+	return uuid.New(), nil // a test number gets no SMS, so no message has an ID
 }
 
-// compose returns the messages, the column that gets the time of sending, and the audit row.
+// compose returns what a resend writes: the messages, the column of the user that gets the time of sending, and the
+// audit row.
 func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.SentColumn, note store.Audit, err error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	sent, note = store.ConfirmationSent,
@@ -224,7 +229,7 @@ func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.
 	case typeEmailChange:
 		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
 		u := p.User
-		if !found { // as many mails as for an existing account
+		if !found { // compose as many mails for an unknown address as for an account
 			u.Email, u.NewEmail = who, who
 		}
 		msgs, err = flow.NewEmailChange(f, u, pkce)
@@ -253,9 +258,9 @@ func (op *resendOp) keepPassword(msgs []flow.Outgoing) {
 	}
 }
 
-// renewConfirmation returns a new confirmation of the pending sign-up, for any caller: it carries the same password,
-// metadata and identity. If the sign-ups of the address are contested, it carries none of them and proves only the
-// address.
+// renewConfirmation returns a new confirmation of the pending sign-up. Even if another person requested the resend, the
+// confirmation carries the sign-up's password, metadata and identity. If the sign-ups of the address are contested, it
+// carries none of them and proves only the address.
 func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]flow.Outgoing, error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	cand := &signupCandidate{provider: provider, address: who}

@@ -142,8 +142,8 @@ func (op *signInOp) open(ctx context.Context, u store.User,
 	return u, draft, nil
 }
 
-// identifier returns the address to look up, in the case in which addresses are stored. It does not check the form: a
-// malformed address has no account.
+// identifier returns the e-mail address or phone number to look up, in the spelling in which it is stored. It does not
+// check the form: a malformed one has no account.
 func identifier(s *flow.Settings, p Password) (provider, who string, err error) {
 	switch {
 	case p.Email != "" && p.Phone != "":
@@ -178,8 +178,8 @@ func checkSignIn(provider string, u store.User, pending bool, now time.Time) *re
 const ConsoleLife = 8 * time.Hour
 
 // SignInConsole opens a session at the admin console, which gets no tokens. It runs the same statements and the same
-// hash as SignInPassword. If the account may not administer, the answer is that of a wrong password, and a try is
-// taken.
+// hash as SignInPassword. If the user may not administer, the answer is that of a wrong password, and the sign-in uses
+// up one of the address's tries.
 func (a *Accounts) SignInConsole(ctx context.Context, req flow.RequestInfo,
 	p Password) (store.User, store.Session, error) {
 	f := a.core.Begin(req)

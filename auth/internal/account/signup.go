@@ -108,7 +108,7 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 	if err != nil {
 		return store.User{}, err
 	}
-	// At most two tries: between the look-up and the writes another request may have taken the address.
+	// Try at most twice: between the look-up and the writes another request may have taken the address.
 	for again := false; ; again = true {
 		known, err := lookUp(ctx, f, cand, q)
 		if err != nil {
@@ -142,7 +142,7 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 		if isOvertaken(err) && !again {
 			continue
 		}
-		// A concurrent sign-up, perhaps a second click, took from the limit.
+		// Since the look-up another sign-up, perhaps a second click, has used up the limit.
 		if refused := q.RefusalOf(err); refused != err {
 			known, _ := lookUp(ctx, f, cand, q)
 			return store.User{}, cand.contest(ctx, f, known, text, refused)
@@ -188,7 +188,7 @@ func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known st
 	return refused
 }
 
-// lookUp reads which account has the address, and refuses if the quota is used up.
+// lookUp reads which account has the address, and returns a refusal if a limit of the quota q is used up.
 func lookUp(ctx context.Context, f *flow.Flow, cand *signupCandidate, q *flow.Quota) (known store.User, err error) {
 	// The account is read after the pauses, so that if a sign-up has begun a pause, its account is seen too.
 	err = q.LookUp(ctx, f, func(b *flow.Batch) { cand.find(b, &known) })
@@ -222,7 +222,7 @@ func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, t
 		state := cand.state(known)
 		if state == addressPending && (known.PasswordHash != "" || known.IsAnonymous || hasProvider(known) ||
 			!known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero() || known.BannedUntil.After(f.Now)) {
-			state = addressTaken // administrators set the address or a ban, or the other address is confirmed
+			state = addressTaken // the account has another way to sign in already, or is banned
 		}
 		g, err := signUpAtOnce(ctx, f, cand, state, known)
 		if isOvertaken(err) && !again {

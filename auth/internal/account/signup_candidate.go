@@ -129,9 +129,9 @@ func (cand *signupCandidate) shown(user uuid.UUID) json.RawMessage {
 	return cand.profile(user, false, cand.data)
 }
 
-// addPending adds the statements of a sign-up: for a free address they create the account, for a pending address they
-// note another confirmation, and for a taken address as many statements change nothing. It returns the user's ID or,
-// for a taken address, an ID that no user has.
+// addPending adds the statements of a sign-up: for a free address they create the account, and for a pending address
+// they record that another confirmation is sent. For a taken address, the same number of statements is sent and changes
+// nothing. It returns the user's ID or, for a taken address, an ID that no user has.
 func (cand *signupCandidate) addPending(f *flow.Flow, b *flow.Batch, state addressState, known store.User) uuid.UUID {
 	switch state {
 	case addressFree:

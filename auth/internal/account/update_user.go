@@ -144,8 +144,9 @@ func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
 // with. In UpdateUser, op.principal has the new hash by then, so that the comparison can be repeated.
 var errChangedMeanwhile = errors.New("account: the password was changed meanwhile")
 
-// endPauses ends the pauses between mails after a new password. It runs after the transaction: within it, this would
-// come after the lock on the user, while other flows change limits first. A failure does no harm.
+// endPauses ends the pauses between mails after a new password was set. It runs after the transaction. Within it, the
+// rows of the limits would be locked after the user's row, while other flows lock them first, so two transactions could
+// deadlock. A failure is only logged, since the pauses end by themselves.
 func (op *updateUserOp) endPauses(ctx context.Context, pauses [][]byte) {
 	if err := op.f.Run(ctx, func(b *flow.Batch) { b.ForgetLimits(pauses...) }); err != nil {
 		op.f.Core.Log.Warn("the pauses between mails were not ended", "error", err)
@@ -252,8 +253,8 @@ func (op *updateUserOp) look(ctx context.Context) error {
 	return nil
 }
 
-// checkSending refuses if a mail or SMS cannot be sent. It is the last check, since a repeated request may succeed
-// later.
+// checkSending returns an error if a mail or SMS cannot be sent now. The error is returned only if all other checks
+// pass: it may be temporary, and a client should first learn of the reasons that repeating the request does not remove.
 func (op *updateUserOp) checkSending() error {
 	if op.mails != nil {
 		if err := op.f.Settings.CheckMailSendable("email change"); err != nil {
@@ -332,8 +333,8 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *flow.Tx, no
 			}
 		}
 		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.Now, MaxMisses: flow.MaxMisses}
-		// The bucket differs from the bucket of /verify, since here the try is taken under the lock on the user, and in
-		// /verify before the lock: with one bucket the two could deadlock.
+		// The tries are counted in another bucket than those of /verify. Here the try is taken after the user is
+		// locked, in /verify before; with one bucket for both, two requests could deadlock.
 		n.Tries, n.Place = flow.CodeTries(&op.f, "nonces", now.Aud, op.guesses.Address)
 		nonce, try, err := tx.RedeemNonce(ctx, n)
 		op.nonceTry, op.proven, err = try, nonce.Address, flow.TooManyCodes(err)
@@ -382,7 +383,8 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 	}
 	if op.email != "" && op.mails == nil && !old.IsAnonymous {
 		if old.Email != op.email {
-			// The address needs a proof now. If the request is repeated, it sends the mail for the proof.
+			// The user is no longer anonymous, so the new address now needs a proof. If the request is repeated, it
+			// sends the mail for the proof.
 			return out, refusal.Unavailable(errors.New("account: the user is no longer anonymous"), time.Second)
 		}
 		op.email = "" // another request has set the address already
@@ -444,8 +446,8 @@ func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 }
 
 // recordNonce writes an audit row about a wrong nonce, at most once a minute for each user. If taken is set, it gives
-// back what takeQuotas took, since the transaction commits without sending a message; the rows of the limits are locked
-// already.
+// back what takeQuotas took, since the transaction commits without sending a message. It cannot deadlock, since
+// takeQuotas has locked the rows of the limits.
 func (op *updateUserOp) recordNonce(ctx context.Context, tx *flow.Tx, taken bool) error {
 	b := tx.Batch()
 	for _, q := range []*flow.Quota{op.mails, op.texts} {

@@ -314,7 +314,9 @@ func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Ver
 		if _, test := op.f.Settings.Phone.TestCode(pf.address, op.f.Now); test {
 			op.open.Row.Place = nil
 		}
-		if isChange(t.Kind) { // the client chose the address that was proven: see needsCurrent
+		// The session gets the type of change as its provider. The client chose the address that was proven, so
+		// needsCurrent must not take the session for one that a mail to an earlier address opened.
+		if isChange(t.Kind) {
 			op.open.Row.AMR = flow.MustJSON([]token.AMR{{Method: flow.MethodOTP, Timestamp: op.f.Now.Unix(),
 				Provider: out.Type}})
 		}
@@ -338,8 +340,8 @@ func (op *verifyOp) typeOf(t store.Token, u store.User, pf proof) string {
 	return typeOf(t)
 }
 
-// errNewUser is returned if the address leaves the account that has it for a new account, which a hook has to accept
-// first.
+// errNewUser is returned if the proven address moves from the account that has it to a new account, but the hook that
+// may refuse new accounts has not been called yet.
 var errNewUser = errors.New("account: verify: the address gets a new account")
 
 // moveOut removes the proven address from an account that never proved it, and continues with a new account for the

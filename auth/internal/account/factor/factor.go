@@ -45,8 +45,8 @@ func isUsable(s *flow.Settings, o store.Factor) bool {
 	return o.Kind != store.FactorRecoveryCodes && o.Verified() && s.Factors.Switches(o.Kind).Verify
 }
 
-// leavesCodesAlone reports whether, once the factor removed is gone, a user's recovery codes would be the only verified
-// factor, or the only usable one.
+// leavesCodesAlone reports whether the deletion of a factor, removed, would leave the user's recovery codes as the only
+// verified factor, or as the only usable one.
 func leavesCodesAlone(s *flow.Settings, u store.User, removed store.Factor) bool {
 	if _, err := codesOf(u); err != nil || !removed.Verified() || removed.Kind == store.FactorRecoveryCodes {
 		return false

@@ -54,7 +54,8 @@ func (a *Factors) WebAuthnOptions(ctx context.Context, req flow.RequestInfo, pri
 	return kind, o, nil
 }
 
-// keyAnswer is a security key's answer to a challenge: made if kind is create, signed if it is request.
+// keyAnswer is a security key's answer to a challenge. If kind is create, the field made has the answer; if it is
+// request, the field signed has it.
 type keyAnswer struct {
 	op        *verifyFactorOp
 	kind      string // create or request

@@ -53,8 +53,9 @@ func formerLinkTries(f *Flow) store.Limit {
 	return store.Limit{Key: f.LimitKey("former links"), Size: formerLinkMisses, Refill: time.Hour}
 }
 
-// TakeFormerLinkTry takes one of the formerLinkMisses before such a link is looked up. It commits at once, so that
-// parallel guesses get no more tries than the limit allows. If the link is found, GiveBackFormerLinkTry follows.
+// TakeFormerLinkTry takes one of the formerLinkMisses tries before a link of the former service's form is looked up. It
+// commits at once, so that parallel guesses get no more tries than the limit allows. If the link is found,
+// GiveBackFormerLinkTry follows.
 func TakeFormerLinkTry(ctx context.Context, f *Flow) error {
 	l := formerLinkTries(f)
 	err := f.Run(ctx, func(b *Batch) { b.Take(l, 1, f.Now) })

@@ -129,8 +129,9 @@ func (g *Guesses) RecordRejected(ctx context.Context, f *Flow, user uuid.UUID, r
 }
 
 // CodeTries returns the bucket of wrong one-time codes for the address who, whether or not a code was sent to it, and
-// the bucket of its guesses from the client's network. Both are zero if wrong codes are not limited. name keeps apart
-// the buckets of callers that hold different row locks when they take a try, so that they cannot deadlock.
+// the bucket of its guesses from the client's network. Both are zero if wrong codes are not limited. Callers that lock
+// different rows before they take a try must pass different values of name, which gives them separate buckets, so that
+// they cannot deadlock.
 func CodeTries(f *Flow, name, aud, who string) (store.Limit, store.Place) {
 	n := f.Settings.CodesPerAccount
 	if n <= 0 {
@@ -175,8 +176,9 @@ func PlaceMAC(f *Flow) []byte {
 	return f.Core.Root.MAC(secret.Limits, "place", where)
 }
 
-// placeTries returns the bucket for guesses from the network that the client is in. It has the size and refill of like;
-// name is what the bucket is for.
+// placeTries returns the bucket for guesses from the network that the client is in. The bucket has the size and refill
+// of the limit in the parameter like. Its key is made of the network and the strings in name, which say what is
+// guessed.
 func placeTries(f *Flow, like store.Limit, name ...string) store.Place {
 	p := store.Place{MAC: PlaceMAC(f), Since: f.Now.Add(-PlaceLife), Tries: like}
 	if p.MAC != nil {

@@ -140,11 +140,11 @@ func CustomClaimsOfRefresh(ctx context.Context, f *Flow, session uuid.UUID) (*Cu
 	u, v, err := f.Core.DB.Refreshing(ctx, session)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return nil, nil // the refresh itself reports this
+		return nil, nil // the rotation that follows reports that there is no session
 	case err != nil:
 		return nil, refusal.Unavailable(err, RefreshRetry)
 	case v.Ended() || !u.DeletedAt.IsZero() || u.BannedUntil.After(f.Now):
-		return nil, nil // the refresh itself reports this
+		return nil, nil // the rotation that follows refuses the token
 	}
 	made, err := CustomClaimsOf(ctx, f, u, v, methodRefresh)
 	if r, ok := errors.AsType[*refusal.Refusal](err); ok && r.Status >= 400 && r.Status < 500 && r.ByHook {

@@ -47,7 +47,7 @@ func Metadata(data []byte) (json.RawMessage, error) {
 // clients send for them are dropped.
 var ownMembers = []string{"sub", "email", "email_verified", "phone", "phone_verified"}
 
-// UserMetadata is Metadata without the ownMembers.
+// UserMetadata parses an object as Metadata does, and removes the ownMembers from it.
 func UserMetadata(data []byte) (json.RawMessage, error) {
 	data, err := Metadata(data)
 	if err != nil || data == nil {
@@ -218,6 +218,6 @@ func membersOf(objects ...json.RawMessage) map[string]json.RawMessage {
 	return members
 }
 
-// Merge returns an object with the members of both; where both have a member, the value of over is kept. Either may be
-// nil.
+// Merge returns an object with the members of both arguments, each of which may be nil. If both have a member of the
+// same name, the result has the value in the second argument, over.
 func Merge(under, over json.RawMessage) json.RawMessage { return MustJSON(membersOf(under, over)) }

@@ -165,8 +165,8 @@ func (s *Settings) IsOutlived(v store.Session, now time.Time) bool {
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
 }
 
-// IsAdmin reports whether AuthenticateAdmin accepts the token. It rejects tokens of other roles, which every client
-// sends, without the database. An error means that it could not find out.
+// IsAdmin reports whether AuthenticateAdmin accepts the token. It needs no query to reject tokens without an admin
+// role, such as the tokens of ordinary users. It returns an error if the database could not be queried.
 func (k *Core) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	var c token.Claims
 	if bearer == "" || k.verifyToken(&c, bearer, k.now()) != nil ||
@@ -260,7 +260,7 @@ func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID,
 	if err := s.checkLive(u, v, now); err != nil {
 		return Principal{}, actor, err
 	}
-	// aal2 leaves v's level as it is: no access token lowers it.
+	// The claim aal2 says that no access token lowers the level of the session v: there is none at the console.
 	p := Principal{User: u, Session: v, Claims: token.Claims{Role: u.Role, AAL: "aal2"}}
 	err = s.checkAdmin(u.Role, s.reachesAdmin(u, v))
 	if err != nil && err != error(ErrAdminAAL2) {

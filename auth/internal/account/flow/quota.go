@@ -182,8 +182,8 @@ func (q *Quota) pick() {
 	}
 }
 
-// Check refuses if Look has found that a limit is used up or that the address is barred. It checks the pauses first,
-// then whether the address is barred, then the budgets.
+// Check returns a refusal if Look has found that a limit is used up, or if the address is barred. It checks the pauses
+// first, then whether the address is barred, then the budgets.
 func (q *Quota) Check(now time.Time) error {
 	q.pick()
 	for i, l := range q.All() {
@@ -200,8 +200,8 @@ func (q *Quota) Check(now time.Time) error {
 	return nil
 }
 
-// LookUp reads what is left of all limits, in one round trip with the statements that reads add, and then refuses as
-// Check does.
+// LookUp reads what is left of all limits and then returns what Check returns. The functions in reads add further
+// statements to the same round trip.
 func (q *Quota) LookUp(ctx context.Context, f *Flow, reads ...func(*Batch)) error {
 	b := f.Batch()
 	q.Look(b)
@@ -247,7 +247,7 @@ func (q *Quota) RefusalOf(err error) error {
 	return err
 }
 
-// Among returns the limit of list whose exhaustion made a batch fail with err, if there is one.
+// Among returns the limit in list that a batch found used up and therefore failed with err, if there is one.
 func Among(list []store.Limit, err error) (store.Limit, bool) {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		for _, l := range list {

@@ -77,7 +77,7 @@ func (a *Identities) FinishOAuth(ctx context.Context, req flow.RequestInfo, call
 // invitation or the linking of an identity.
 type Arrival struct {
 	provider.Profile
-	Aliases  []string // other provider names under which its identities may be stored
+	Aliases  []string // other names of the provider under which identities may be stored
 	Optional bool     // the profile need not have an e-mail address
 	// Native is set if the profile came in an ID token. Any other profile that needs an address and has none is refused
 	// before the database is queried.
@@ -162,7 +162,7 @@ func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.Ext
 
 var errTargetGone = refusal.Unprocessable(refusal.CodeUserNotFound, "Linking target user not found")
 
-// providerTokens are an external provider's tokens, as they are encrypted in a flow.
+// providerTokens are the tokens that an external provider issued, as they are stored in a PKCE flow, encrypted.
 type providerTokens struct {
 	Token   string `json:"t,omitempty"`
 	Refresh string `json:"r,omitempty"`

@@ -29,7 +29,7 @@ type exchangeCodeOp struct {
 	verifier string
 	bearer   string
 
-	// The results of the transaction; each try of the transaction sets them again.
+	// These fields are the results of the transaction; each try of the transaction sets them again.
 	pkce store.Flow
 	open flow.SessionDraft
 	user store.User
@@ -153,7 +153,7 @@ func noSessionReason(ctx context.Context, f *flow.Flow, user uuid.UUID) error {
 	case u.BannedUntil.After(f.Now):
 		return refusal.Denied(refusal.CodeUserBanned, "User is banned")
 	}
-	return errNoFlow // the reason is gone by now
+	return errNoFlow // the user was banned when the session was to be opened, and is not any more
 }
 
 // proves reports whether a verifier matches the PKCE challenge of a flow (RFC 7636 section 4.6).

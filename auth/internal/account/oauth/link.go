@@ -177,7 +177,7 @@ func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuth
 	if err != nil {
 		return out, fmt.Errorf("account: profile of %s: %w", op.Profile.Provider, err)
 	}
-	// The profile in Linked has these tokens too.
+	// ProviderTokens stays empty, since the encrypted profile in Linked has the provider's tokens.
 	f.Linked, f.ProviderTokens = op.f.Core.Root.Seal(secret.ExternalStates, text, f.ID[:]), nil
 	f.LinkingSession, f.LinkingAAL = op.LinkSession, op.LinkAAL
 	if err := op.f.Run(ctx, func(b *flow.Batch) { b.InsertIssuedFlow(f, hash) }); errors.Is(err, store.ErrUserGone) {
@@ -228,7 +228,8 @@ func (op *exchangeCodeOp) link(ctx context.Context) (flow.Grant, error) {
 	return *out.Grant, nil
 }
 
-// spendCode uses up a code after the refusal refused, unless a retry might succeed. It returns refused.
+// spendCode uses up the code after its exchange has failed with the error refused, unless a retry might succeed. It
+// returns refused.
 func (op *exchangeCodeOp) spendCode(ctx context.Context, refused error) error {
 	r, ok := errors.AsType[*refusal.Refusal](refused)
 	if !ok || r.Kind != refusal.KindDenied && r.Kind != refusal.KindUnprocessable && r.Kind != refusal.KindInvalid {

@@ -75,8 +75,9 @@ const (
 // and must be the same then.
 type accountDecision struct {
 	resolution resolution
-	user       uuid.UUID // of userKnown and userLinked
-	// Of userCreated: address of the new user; "" if the provider gave none, or another user has it.
+	user       uuid.UUID // the account's user, if resolution is userKnown or userLinked
+	// email is the address of the new user if resolution is userCreated; "" if the provider gave none, or another user
+	// has it.
 	email string
 	// free is set if no other user has the best address.
 	free bool
@@ -133,7 +134,7 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 		d = accountDecision{resolution: userLinked, user: proven[0], abandoned: d.abandoned}
 	case len(waiting) > 0:
 		d = accountDecision{resolution: userLinked, user: waiting[0], abandoned: d.abandoned}
-	case !d.free: // nobody has proven the address, else it would have led to its user
+	case !d.free: // another user has the address, but has not proven it
 		d.email = ""
 	}
 	if d.resolution != userCreated && d.yields != uuid.Nil {

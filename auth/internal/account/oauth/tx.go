@@ -138,8 +138,8 @@ func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
 	return w.b.Send(ctx)
 }
 
-// deleteAbandoned adds the deletion of the user who is abandoned (see accountDecision) and has the identity that is
-// about to be added.
+// deleteAbandoned adds the statement that deletes the user owner, unless owner is Nil. This user has no way to sign in
+// but the identity that is about to be added to another account, and has never signed in (accountDecision.abandoned).
 func (w *oauthTx) deleteAbandoned(owner uuid.UUID) {
 	if owner != uuid.Nil {
 		w.b.DeleteAbandoned(owner)

@@ -23,7 +23,7 @@ type oauthOp struct {
 	Arrival
 	names    []string // names under which the provider's identities may be stored, the current name first
 	emails   providerEmails
-	exchange *exchangeCodeOp // of the code that links the identity; nil: the identity is linked at once
+	exchange *exchangeCodeOp // the exchange of the PKCE code that links the identity; nil: linked at once
 	created  flow.Creation
 
 	quota        *flow.Quota // quota of a confirmation mail, set once the mail is known to be needed
@@ -32,7 +32,7 @@ type oauthOp struct {
 	mailSkipped  bool        // no mail is written: one has just been sent, or the budget is used up
 	notify       bool        // the budget allows notifications
 
-	// The results of the transaction; each try of the transaction sets them again.
+	// These fields are the results of the transaction; each try of the transaction sets them again.
 	open    flow.SessionDraft
 	code    string
 	user    store.User

@@ -92,7 +92,7 @@ func because(r *refusal.Refusal, err error) error {
 	return &out
 }
 
-// insertion holds what the transaction needs that stores a passkey.
+// insertion holds the data for the transaction that stores a passkey.
 type insertion struct {
 	credential *store.Credential
 	spending   store.Spending
@@ -116,7 +116,8 @@ func (i insertion) run(ctx context.Context, f *flow.Flow, tx *flow.Tx, u store.U
 	if len(passkeysOf(all)) >= f.Settings.Passkeys.MaxPerUser {
 		return errTooMany
 	}
-	// The session has reached aal2 if the user has a second factor, so the passkey needs no second factor later.
+	// A user with a verified factor registers passkeys only at aal2, which was checked above. Bound records that, so
+	// that a later sign-in with the passkey may reach aal2 without the factor.
 	i.credential.Bound = slices.ContainsFunc(u.Factors, store.Factor.Verified)
 	b = tx.Batch()
 	b.InsertWebAuthn(*i.credential)
