@@ -14,9 +14,10 @@ const (
 	userRate     = 100 // GET /user requests a second during the flood of sign-ins
 )
 
-// The rows for a flood of sign-ins: GET /user without and during the flood, the sign-ins that the daemon completes, and
-// the password hashes that the cores can compute. The latter is measured with a bare handler that only compares a
-// password. It gets two requests at a time for each core, so that every core always has one to work on.
+// These are the rows of the table for a flood of sign-ins: GET /user without and during the flood, the sign-ins that
+// the daemon completes, and the password hashes that the cores can compute. The hashes are measured with a bare handler
+// that only compares a password. It gets two requests at a time for each core, so that every core always has one to
+// work on.
 var (
 	quietLine   = line{scenario: "user", target: "default", open: true, rate: userRate}
 	floodedLine = line{scenario: "user", target: "default", open: true, rate: userRate, via: viaFlood}

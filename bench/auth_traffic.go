@@ -61,7 +61,8 @@ func byAccounts(conns int, accounts []account, once bool, request func(b []byte,
 }
 
 // requests returns the traffic of a scenario, made by the accounts in crowd. In the scenario signup, new accounts are
-// added to kept; their addresses begin with prefix. A scenario that has no name is a path to GET.
+// added to the list kept; their addresses begin with prefix. Any text that names no scenario is taken as a path, and
+// the traffic is GET requests for it.
 func requests(scenario string, conns int, crowd []account, prefix string, kept *[]account) httpTraffic {
 	switch scenario {
 	case "user":

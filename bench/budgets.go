@@ -15,8 +15,8 @@ import (
 
 const mib = 1 << 20
 
-// otherBudgets measures what ratelimit has budgets for that is not about calls: start, memory, reload, size of the
-// program.
+// otherBudgets measures the figures of ratelimit that have budgets but are not about calls: time to start, memory,
+// reload, and size of the program.
 func (s *suite) otherBudgets(ctx context.Context) error {
 	if !s.asked("ratelimit") {
 		return nil
@@ -28,8 +28,8 @@ func (s *suite) otherBudgets(ctx context.Context) error {
 	return s.report.printBinary(s.testbed.daemon, "other budgets", 25, 41)
 }
 
-// fresh starts a ratelimit daemon that counts in its own memory. After the daemon's first decision it calls use with
-// the time that took, and then ends the daemon.
+// fresh starts a ratelimit daemon that counts in its own memory. When the daemon has made its first decision, fresh
+// calls the function use with the time from the start to that decision. Then it ends the daemon.
 func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t *target, took time.Duration) error,
 	settings ...string) error {
 	began := time.Now()
@@ -232,7 +232,7 @@ func (s *authSuite) compare() {
 	s.report.printBudgets("auth, round by round")
 }
 
-// minus subtracts, round by round, the values in less from those in of.
+// minus returns the differences of[i] − less[i], one for each round i.
 func minus(of, less []float64) []float64 {
 	var values []float64
 	for i := range min(len(of), len(less)) {
@@ -241,7 +241,8 @@ func minus(of, less []float64) []float64 {
 	return values
 }
 
-// otherBudgets measures what auth has budgets for that is not about requests: start, memory, size of the program.
+// otherBudgets measures the figures of auth that have budgets but are not about requests: time to start, memory, and
+// size of the program.
 func (s *authSuite) otherBudgets(ctx context.Context) error {
 	if !s.asked("auth") {
 		return nil
@@ -254,7 +255,7 @@ func (s *authSuite) otherBudgets(ctx context.Context) error {
 	var took, idle []float64
 	for range 2*s.rounds + 1 {
 		began := time.Now()
-		// As for ratelimit, the start ends with an answer that needs everything that requests need.
+		// The start is over when the daemon answers GET /user, which needs everything that later requests need.
 		t, err := s.testbed.auth(ctx, s.testbed.authDaemon, authDaemon{"start", s.db.server.PostgresURL("ES256"),
 			cheapHash("ES256"), s.crowd["ES256"][0].access})
 		if err != nil {

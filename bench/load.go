@@ -25,7 +25,8 @@ type load struct {
 	// stall of the server shows in all requests that it delays. If rate is 0, the loop is closed: each answer is
 	// followed by the next request, so that a slow server gets fewer requests.
 	rate float64
-	// The warm-up is not measured. It ends when it has lasted for warm and warmCalls requests have been answered.
+	// The warm-up is not measured. It ends when the time warm has passed and at least warmCalls requests have been
+	// answered.
 	warm      time.Duration
 	warmCalls int
 	run       time.Duration
@@ -166,7 +167,7 @@ func newRunner(l load, inFlight int) *runner {
 	return &runner{
 		load: l, inFlight: inFlight, random: rand.New(rand.NewPCG(2, 3)),
 		sockets: make([]*socket, l.conns), polled: make([]unix.PollFd, l.conns),
-		// So large that the list seldom grows while requests are measured.
+		// The capacity is so large that the list seldom grows while requests are measured.
 		result: result{latency: make(latencies, 0, cmp.Or(l.calls, 1<<22))},
 	}
 }

@@ -61,8 +61,8 @@ func delayed(ctx context.Context, addr string, delay time.Duration) (string, err
 	return listener.Addr().String(), nil
 }
 
-// relay forwards connections to an address, until the listener closes. It copies the server's answers by calling
-// answers.
+// relay forwards connections to an address, until the listener closes. It calls the function answers to copy the
+// server's answers to the client.
 func relay(listener net.Listener, network, addr string, answers func(client io.Writer, server io.Reader)) {
 	serveEach(listener, func(client net.Conn) {
 		server, err := net.Dial(network, addr)

@@ -36,8 +36,8 @@ func (r *results) add(round int, l line, measured sample, err error) {
 	r.samples[l] = append(r.samples[l], measured)
 }
 
-// target returns the process that a row measures; nil if there is none. A yardstick may have a process for each
-// scenario, with its answer.
+// target returns the process that a row measures; nil if there is none. A yardstick may have one process for each
+// scenario, which always sends the answer for that scenario.
 func (r *results) target(l line) *target {
 	if t := r.targets[l.target]; t != nil {
 		return t
@@ -171,8 +171,8 @@ type comparison struct {
 }
 
 // comparisonTable prints all rows that have figures of both programs, and counts the rows that have become worse. A row
-// has if its median ratio is beyond the noise. The noise is half the distance between the extreme ratios of two
-// processes of the same program, about twice the standard error of a median of five rounds.
+// has become worse if its median ratio is beyond the noise. The noise is half the distance between the extreme ratios
+// of two processes of the same program, about twice the standard error of a median of five rounds.
 func (r *report) comparisonTable(title string, all []comparison) {
 	rows := [][]string{{title, "", "before", "now", "now ÷ before", "again ÷ before", "noise", ""}}
 	worse := 0

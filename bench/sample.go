@@ -56,8 +56,8 @@ func (l load) measured(read func() (reading, error)) (*result, sample, error) {
 	return r, s, nil
 }
 
-// measure is measured for a load all of whose answers must be as expected. It returns an error for other runs, whose
-// figures would mean nothing.
+// measure does what the method measured does, for a load whose answers must all be as expected. If they are not, it
+// returns an error, since the figures of the run would mean nothing.
 func (l load) measure(read func() (reading, error)) (sample, error) {
 	r, s, err := l.measured(read)
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *results) of(l line, f figure) (values []float64) {
 	return values
 }
 
-// ratios divides, round by round, the values in of by those in by. The values of one round belong together, because a
+// ratios returns the quotients of[i] ÷ by[i], one for each round i. The values of one round belong together, because a
 // disturbance of the machine affects both.
 func ratios(of, by []float64) []float64 {
 	var values []float64

@@ -73,8 +73,8 @@ const plenty = "{unit: day, requests_per_unit: 4000000000}"
 //go:embed rules.yaml
 var serverRules string
 
-// ruleText returns the rules for the scenarios, and extra further rules for values that no scenario sends. The limit
-// extraLimit, which some rules have, shows in answers which generation of rules has decided.
+// ruleText returns the rules for the scenarios, and as many further rules as extra says, for values that no scenario
+// sends. Some rules have the limit extraLimit. Answers contain it, and so show which generation of rules has decided.
 func ruleText(extra int, extraLimit uint32) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, serverRules, domain, plenty, extraLimit, patternRules())

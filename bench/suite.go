@@ -309,8 +309,8 @@ func (s *suite) asked(names ...string) bool {
 	return s.only == "" || slices.ContainsFunc(names, func(name string) bool { return slices.Contains(only, name) })
 }
 
-// needs maps a scenario to the scenarios that cannot be measured or compared without it. It is measured too if -only
-// selects one of them.
+// needs maps a scenario to other scenarios that cannot be measured or compared without it. If -only selects one of the
+// others, the scenario is measured too.
 var needs = map[string][]string{
 	"fixed": {"sliding", "bucket", string(viaTap), string(viaTop)}, "fixed hot": {"bucket hot"},
 	"fixed overlimit": {"sliding overlimit"}, "fixed list": {"list"}, "values": {"cidr"},

@@ -112,7 +112,7 @@ func (d *tuned) native(t *testing.T, name, idToken string, more ...string) answe
 	return a
 }
 
-// What each provider has, of the eighteen and a free one: one setting at a time is turned for all of them.
+// What each built-in provider and a custom one have: one setting at a time is turned for all of them.
 func TestEffects_providers(t *testing.T) {
 	t.Parallel()
 	idp, d := startIDP(t), startTuned(t)

@@ -38,13 +38,14 @@ func (s *Store) Server(clientName string, protocols ...string) *tls.Config {
 		MinVersion:         minVersion,
 		NextProtos:         protocols,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return current(), nil },
-		// For callers that check whether a Config has a certificate; handshakes use that of GetConfigForClient.
+		// GetCertificate is set only for callers that check whether a Config has a certificate. Handshakes use the
+		// certificate of the Config that GetConfigForClient returns.
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.now.Load().pair, nil },
 	}
 }
 
-// verifyClient verifies a client's certificate in a resumed session, which crypto/tls verifies only in a new one, and
-// checks that it is valid for name.
+// verifyClient checks that a client's certificate is valid for name, unless name is empty. In a resumed session it also
+// verifies the chain of the certificate, since crypto/tls does so only in a new session.
 func verifyClient(cs tls.ConnectionState, roots *x509.CertPool, name string) error {
 	if len(cs.PeerCertificates) == 0 {
 		return errors.New("certs: the client showed no certificate")

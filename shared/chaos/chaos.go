@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Time returns for how long a chaos test keeps breaking things: normal, or a quarter of it with -short, or the duration
-// in the environment variable CHAOS, such as 10m for a long run.
+// Time returns for how long a chaos test kills, freezes and cuts off servers: the parameter normal, or a quarter of it
+// with -short. If the environment variable CHAOS is set to a duration, such as 10m for a long run, Time returns that
+// duration.
 func Time(t testing.TB, normal time.Duration) time.Duration {
 	text := os.Getenv("CHAOS")
 	if text == "" {
@@ -27,9 +28,9 @@ func Time(t testing.TB, normal time.Duration) time.Duration {
 	return d
 }
 
-// Runs returns how many random cases a test tries: normal, or a third of it under the race detector, which makes cases
-// slower by an order of magnitude. A test that calls Runs has Random in its name, because make test runs such tests a
-// second time without the race detector.
+// Runs returns how many random cases a test tries. This is the parameter normal, or a third of it under the race
+// detector, which makes cases slower by an order of magnitude. A test that calls Runs has Random in its name, because
+// make test runs such tests a second time without the race detector.
 func Runs(normal int) int {
 	if underRace {
 		return (normal + 2) / 3

@@ -55,7 +55,7 @@ func Dig(t testing.TB, v any, path ...any) any {
 	return v
 }
 
-// Map is Dig for a value that is a map, which the test may change.
+// Map does what Dig does, for a value that is a map. The test may change the map.
 func Map(t testing.TB, v any, path ...any) map[string]any {
 	t.Helper()
 	m, ok := Dig(t, v, path...).(map[string]any)

@@ -1,7 +1,7 @@
-// Package fakeidp is a fake identity provider. It speaks the dialects of the eighteen providers that the auth daemon
-// knows, and plain OpenID Connect, so that sign-ins can be tried and tested without an account anywhere. Each dialect
-// has a path of its own: Base("github") is a value for AUTH_EXTERNAL_GITHUB_URL, and so on; Base("oidc") is an issuer
-// for a custom provider.
+// Package fakeidp is a fake identity provider. It speaks the dialects of the auth daemon's built-in providers, and
+// plain OpenID Connect, so that sign-ins can be tried and tested without an account anywhere. Each dialect has a path
+// of its own: Base("github") is a value for AUTH_EXTERNAL_GITHUB_URL, and so on; Base("oidc") is an issuer for a custom
+// provider.
 //
 // It is strict: it accepts a code once, only for the client, redirect URI and PKCE challenge for which the code was
 // issued, and only with the one way of client authentication that the real provider documents. It refuses anything

@@ -1,6 +1,6 @@
 // Package kubetest checks a daemon's Kubernetes manifests without a cluster: their schemas, their references to each
-// other, the restricted profile of the Pod Security standards, and the least values of some numbers. It also runs their
-// pod as a kubelet would.
+// other, the restricted profile of the Pod Security standards, and that some numbers, such as the grace period, are
+// large enough. It also runs the pod of the manifests as a kubelet would.
 package kubetest
 
 import (
@@ -97,7 +97,7 @@ func Get(v any, path ...any) any {
 	return v
 }
 
-// Text is Get for a value to be returned as a text; "" if there is none.
+// Text returns the value that Get finds, as text; "" if there is none.
 func Text(v any, path ...any) string {
 	if v = Get(v, path...); v == nil {
 		return ""
@@ -105,7 +105,7 @@ func Text(v any, path ...any) string {
 	return fmt.Sprint(v)
 }
 
-// List is Get for a value that is a list; nil if there is none.
+// List returns the list that Get finds; nil if there is none.
 func List(v any, path ...any) []any {
 	list, _ := Get(v, path...).([]any)
 	return list

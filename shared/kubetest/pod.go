@@ -141,8 +141,8 @@ func (p *Pod) AwaitReady(t testing.TB, want bool) {
 		func() string { return p.Log.String() })
 }
 
-// Outlive waits until each probe has been made so often since that, had it failed, a kubelet would have acted on it. It
-// fails the test if the liveness probe has tripped, upon which a kubelet restarts the container.
+// Outlive waits until each probe has been made so often since the call that a kubelet would have acted if all of these
+// probes had failed. It fails the test if the liveness probe has tripped, which makes a kubelet restart the container.
 func (p *Pod) Outlive(t testing.TB) {
 	t.Helper()
 	for _, w := range []*imagetest.Watch{p.Ready, p.Live} {
@@ -168,8 +168,8 @@ func (m *Manifests) Env(name string) string {
 	return strings.TrimSpace(c.Env[name])
 }
 
-// DrainsInTime checks whether the pod leaves the daemon enough time to drain, which takes delay and timeout. It returns
-// a text for each number that does not fit.
+// DrainsInTime checks whether the pod leaves the daemon enough time to drain, which takes as long as delay and timeout
+// together. It returns a text for each number that does not fit.
 func (m *Manifests) DrainsInTime(delay, timeout time.Duration) (wrong []string) {
 	if least := delay + timeout + 3*time.Second; m.Grace() <= least {
 		wrong = append(wrong, fmt.Sprintf("terminationGracePeriodSeconds %v: want more than %v", m.Grace(), least))

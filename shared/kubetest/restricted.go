@@ -11,7 +11,8 @@ var volumeKinds = []string{"configMap", "csi", "downwardAPI", "emptyDir", "ephem
 	"projected", "secret"}
 
 // Restricted returns the ways in which a pod breaks the restricted profile of the Pod Security standards, or lacks what
-// this repository requires in addition: a read-only root, no service account token, no variables made of services.
+// this repository requires in addition: a read-only root, no service account token, and none of the environment
+// variables that Kubernetes adds for each Service (enableServiceLinks: false).
 func Restricted(pod any) (broken []string) {
 	add := func(bad bool, format string, a ...any) {
 		if bad {

@@ -157,7 +157,8 @@ func (s *Server) run(ctx context.Context) error {
 	return nil
 }
 
-// await waits until the server answers; until it ends or startTimeout is over, in which case it returns an error.
+// await returns nil as soon as the server answers. It returns an error if the server ends, or if startTimeout passes,
+// before it has answered.
 func (s *Server) await(ctx context.Context, done <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -55,13 +55,13 @@ func (s *Server) TLSAddr() (string, error) {
 	return net.JoinHostPort("127.0.0.1", string(port)), nil
 }
 
-// TLSURL is URL with the ports that accept TLS.
+// TLSURL returns what URL returns, but with the ports that accept TLS.
 func (s *SentinelSet) TLSURL() (string, error) {
 	list, err := tlsAddresses(s.Sentinels)
 	return MasterName + "," + list, err
 }
 
-// TLSURL is URL with the ports that accept TLS.
+// TLSURL returns what URL returns, but with the ports that accept TLS.
 func (c *Cluster) TLSURL() (string, error) { return tlsAddresses(c.Nodes) }
 
 func tlsAddresses(servers []*Server) (string, error) {

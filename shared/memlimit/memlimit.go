@@ -18,14 +18,14 @@ import (
 )
 
 // KeepHeapFloor keeps the garbage collector from running before the heap has floor bytes. A daemon whose live heap is 4
-// MB would otherwise collect many times a second under load (13 % of the CPU time that supabase/auth takes). Above the
-// floor, the heap may double between collections, as usual in Go.
+// MB would otherwise collect many times a second under load (in supabase/auth, collecting takes 13 % of the CPU time).
+// Above the floor, the heap may double between collections, as usual in Go.
 //
 // The pace is set again after each collection, by a cleanup of an object that dies in every collection. The floor never
 // exceeds half of the memory that the process may use: GOMEMLIMIT or, without it, the container's limit. Without
 // GOMEMLIMIT, Go's limit becomes nine tenths of the container's limit, with or without a floor. In a small container it
-// becomes the container's limit less 16 MiB or a quarter: memory outside the heap does not shrink with the container,
-// and a limit that is too low makes the collector run all the time.
+// becomes the container's limit less 16 MiB or a quarter, whichever is less: memory outside the heap does not shrink
+// with the container, and a limit that is too low makes the collector run all the time.
 func KeepHeapFloor(floor int64) {
 	floor = min(floor, Limit()/2)
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 && Limit() < math.MaxInt64 {

@@ -21,8 +21,8 @@ type Conn struct {
 	net.Conn
 	raw syscall.RawConn
 
-	// The callbacks of raw and the variables that they use, for one reader and one writer at a time. A closure for each
-	// call would have to be allocated.
+	// tryRead and tryWrite are the callbacks of raw, for one reader and one writer at a time, and the fields below are
+	// the variables that they use. They are made once, since making a closure for each call would allocate.
 	tryRead, tryWrite func(fd uintptr) bool
 	readMu, writeMu   sync.Mutex
 	reading, writing  []byte

@@ -27,10 +27,10 @@ type Options struct {
 	// OldPrefixes are prefixes of names that have changed while the rest of the name stayed. Brief summarizes variables
 	// with such names in one line. Old may be empty.
 	OldPrefixes []Alias
-	// ListAll is the end of that line: it says how to get the whole list.
+	// ListAll is the end of the line that summarizes variables with old prefixes: it says how to get the whole list.
 	ListAll string
-	// Summary replaces the usual text of that line; it has the number of such names and some of them. "" stands for the
-	// usual text.
+	// Summary replaces the usual text of the line that summarizes variables with old prefixes. It is a format with the
+	// number of such variables and some of their names. "" stands for the usual text.
 	Summary string
 	// Known are names of variables that this daemon reads, but that are not fields of the struct. A name may end in *.
 	Known []string

@@ -173,8 +173,8 @@ func (r *Report) check(into any) {
 	})
 }
 
-// oneOf checks that the value is among words, and replaces it by the spelling in words. Otherwise it reports the words
-// that are allowed.
+// oneOf checks that a value is one of the texts in the list words, and gives it the spelling that it has there.
+// Otherwise it adds an error that lists the allowed texts.
 func (r *Report) oneOf(name string, words []string, fold bool, v reflect.Value) {
 	for _, w := range words {
 		if w == v.String() || fold && strings.EqualFold(w, v.String()) {

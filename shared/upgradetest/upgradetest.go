@@ -88,8 +88,8 @@ func (f *Fleet[T]) Pick() T {
 }
 
 // Run makes workers call work while it takes the fleet through five states: all replicas old, mixed, all new, mixed,
-// all old. replace replaces one replica by one of the old or the new program. Each state lasts for pause, and at least
-// until enough calls have returned.
+// all old. The function replace replaces one replica by one of the old or the new program. Each state lasts for the
+// time pause, and longer if fewer than eight calls of work have returned by then.
 func (f *Fleet[T]) Run(t testing.TB, pause time.Duration, work func(i int), replace func(old bool)) {
 	t.Helper()
 	const workers, enough = 4, 8

@@ -68,7 +68,7 @@ func (p *program) adminList(ctx context.Context, f *flag.FlagSet, aud *string, a
 	return nil
 }
 
-// adminOwned lists or ends what a user has: sessions or second factors, as what says.
+// adminOwned lists or ends a user's sessions or second factors; what is "sessions" or "factors".
 func (p *program) adminOwned(ctx context.Context, f *flag.FlagSet, aud *string, what string, args []string) error {
 	verb, end := "end", new(string)
 	if what == "factors" {

@@ -206,8 +206,8 @@ func findKeys(ctx context.Context, issuer string) error {
 	return nil
 }
 
-// providers begins a sign-in with each external provider that is on. This tests those whose endpoints or request token
-// must be fetched.
+// providers begins a sign-in with each external provider that is on. This fails if the provider's endpoints or its
+// request token must be fetched and cannot be. For other providers it sends nothing.
 func (r *report) providers(ctx context.Context, l config.Live) {
 	set, err := provider.New(l.External)
 	if err != nil {

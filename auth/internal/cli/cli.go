@@ -147,8 +147,8 @@ func (p *program) status(err error) int {
 	return exitFailed
 }
 
-// parse parses the flags of a command, which may be before, after and between the arguments, but not after "--". There
-// must be at least least and at most most arguments; if most < 0, any number is allowed.
+// parse parses the flags of a command, which may be before, after and between the arguments, but not after "--". The
+// number of arguments must be between least and most, inclusive; if most is negative, there is no upper limit.
 func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least, most int) ([]string, error) {
 	var said bytes.Buffer // help on request goes to standard output, usage errors to standard error
 	own := flag.NewFlagSet(f.Name(), flag.ContinueOnError)

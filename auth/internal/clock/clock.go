@@ -45,7 +45,7 @@ type Clock struct {
 	warned time.Time
 }
 
-// run holds the last reading and what has to be corrected since.
+// run holds the last reading, and in slew the time difference that was left to correct gradually from then on.
 type run struct {
 	from   time.Time // time of the machine's clock, with a monotonic reading
 	server time.Time // PostgreSQL's time at from, without a monotonic reading

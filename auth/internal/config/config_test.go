@@ -463,7 +463,7 @@ func TestDocs_settings(t *testing.T) {
 	}
 }
 
-// collapsed is the name under which docs/settings.md has a variable that every one of the eighteen providers has, or
+// collapsed is the name under which docs/settings.md has a variable that every built-in provider has, or
 // each hook.
 func collapsed(name string) string {
 	for _, id := range provider.Names() {

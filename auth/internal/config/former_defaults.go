@@ -13,7 +13,9 @@ type FormerDefault struct {
 	Line, Text string
 }
 
-// The warning about a setting ends once the operator sets it to any value.
+// formerDefaults has, for each setting whose default differs from its default in supabase/auth, the name, the default
+// of supabase/auth, and a text that says what differs. An operator who sets the setting to any value gets no warning
+// about it.
 var formerDefaults = []struct{ name, value, text string }{
 	{"AUTH_JWT_ALGORITHM", "HS256",
 		"tokens are signed with RS256: whatever checks them with JWT_SECRET (data API, storage, own back ends) " +

@@ -25,7 +25,8 @@ var settingNames = settings.Options{
 		{Old: "AUTH_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED", Note: notHIBP},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_HOST", New: "OTEL_EXPORTER_PULL_HOST"},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_PORT", New: "OTEL_EXPORTER_PULL_PORT"},
-		// The second provider of each pair has the mode that is the default here.
+		// supabase/auth has two providers for LinkedIn and two for Slack; this daemon has one for each, with a mode.
+		// The provider with OIDC in its name corresponds to the default mode.
 		{Old: "GOTRUE_EXTERNAL_LINKEDIN_OIDC_*", New: "AUTH_EXTERNAL_LINKEDIN_"},
 		{Old: "GOTRUE_EXTERNAL_SLACK_OIDC_*", New: "AUTH_EXTERNAL_SLACK_"},
 		{Old: "AUTH_EXTERNAL_LINKEDIN_OIDC_*", New: "AUTH_EXTERNAL_LINKEDIN_"},

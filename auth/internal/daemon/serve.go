@@ -207,7 +207,8 @@ func alive(ctx context.Context, address string) error {
 	return httpx.Health(ctx, httpx.HealthURL(host, port, "/livez"), host)
 }
 
-// stopped returns nil if the daemon was stopped, since that made its start fail. Otherwise it returns err.
+// stopped returns nil if ctx has ended: then the operator stopped the daemon, and err is a consequence of that.
+// Otherwise it returns err.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

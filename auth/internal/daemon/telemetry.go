@@ -19,8 +19,8 @@ import (
 	"gatehouse/shared/telemetry/metrics"
 )
 
-// observation holds the telemetry of the daemon. Fields of parts that are off are nil. The name of the scope
-// distinguishes the daemon's instruments from the Go runtime's.
+// observation holds the telemetry of the daemon. Fields of parts that are off are nil. The daemon's instruments have
+// the OpenTelemetry scope scopeName, which distinguishes them from those of the Go runtime.
 type observation struct {
 	tracing *telemetry.Tracing
 	metrics *metrics.Metrics

@@ -43,9 +43,9 @@ type call struct {
 	retries bool // at the time limit, answer with 503 and not 504, so that the client repeats the request
 	status  int
 	refused int    // status of ServeMux's own answer; 0: there is none
-	back    string // target of the link on an error page, if the body has one
+	back    string // URL of the link on an error page, if the request's body names one
 
-	// The log line has these.
+	// These fields are attributes of the request's log line.
 	user uuid.UUID
 	code string
 	err  error

@@ -60,8 +60,9 @@ func (s *Server) callback(c *call, params url.Values) error {
 	return c.redirect(http.StatusFound, withFragment(out.RedirectTo, v))
 }
 
-// externalFailed reports a failed sign-in to the application, in query and fragment of the URL to. As long as the state
-// is unknown, to is "", and the failure goes to the site, in the query only.
+// externalFailed redirects the browser to a URL of the application, given as to, and reports the failed sign-in in the
+// URL's query and fragment. As long as the state is unknown, to is "", and the browser is sent to the site, with the
+// failure in the query only.
 func (c *call) externalFailed(to string, err error) error {
 	v := url.Values{}
 	if refused, ok := errors.AsType[*oauth.ProviderRefused](err); ok {

@@ -150,7 +150,8 @@ const notJSON = "Could not parse request body as JSON: "
 
 func badJSON(why string) *problem { return newProblem(400, refusal.CodeBadJSON, notJSON+why) }
 
-// reworded returns err. If err says that the body is not JSON, its text begins with words instead.
+// reworded returns err unchanged unless err says that the body is not JSON. In that case the given words replace the
+// beginning of its text.
 func reworded(err error, words string) error {
 	p, ok := err.(*problem)
 	if !ok || !strings.HasPrefix(p.msg, notJSON) {

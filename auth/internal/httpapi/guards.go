@@ -53,7 +53,7 @@ func (c *call) administrator() (flow.Actor, error) {
 	return c.srv.core.AuthenticateAdmin(c.ctx(), c.bearer())
 }
 
-// isAdmin reports whether an administrator has sent a request for which that is not required.
+// isAdmin reports whether an administrator has sent the request, on a route that does not require one.
 func (c *call) isAdmin() (bool, error) {
 	if c.actor != nil {
 		return true, nil
@@ -94,8 +94,9 @@ func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P
 	}
 }
 
-// knownUser is a guard that answers that a user does not exist, even if h refuses the request because of its body. It
-// looks the user up only after h has refused.
+// knownUser wraps the handler h of a route whose path names a user. If h refuses the request and the user does not
+// exist, the answer says that the user does not exist, whatever the reason of h was. The user is looked up only after h
+// has refused.
 func (s *Server) knownUser(h func(*call, flow.Actor, uuid.UUID) error) func(*call, flow.Actor, uuid.UUID) error {
 	return func(c *call, by flow.Actor, id uuid.UUID) error {
 		err := h(c, by, id)

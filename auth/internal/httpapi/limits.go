@@ -95,7 +95,8 @@ func (l *limiter) init() {
 	}
 }
 
-// draft is what a request draws from its bucket: cost tokens, if the bucket holds at least needed.
+// draft is what a request takes from its bucket: the field cost is the number of tokens that it takes, and the field
+// needed is how many the bucket must hold for that.
 type draft struct{ needed, cost float64 }
 
 var (

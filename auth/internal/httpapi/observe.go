@@ -29,7 +29,7 @@ type Observer struct {
 	requests   metric.Int64Counter // nil: metrics are off
 	duration   metric.Float64Histogram
 	refused    metric.Int64Counter // requests that a trigger or constraint of the application refused
-	series     sync.Map            // from series to *options, each made once
+	series     sync.Map            // *options by series; the options of a series are made once
 }
 
 // NewObserver returns an Observer that records spans with tracer and propagator, metrics with meter, or both. If tracer
@@ -65,7 +65,8 @@ func (o *Observer) begin(c *call, r *http.Request) *http.Request {
 // end records the outcome of a call, after the answer was written.
 func (o *Observer) end(c *call, began time.Time) {
 	pattern := c.r.Pattern
-	if c.refused != 0 { // ServeMux would have redirected
+	// ServeMux itself answered; if it wanted to redirect, the pattern names a route that did not run.
+	if c.refused != 0 {
 		pattern = ""
 	}
 	if o.tracer != nil {

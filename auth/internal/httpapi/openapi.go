@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// openapi.json.gz is openapi.json, which make docs compresses: plain it would be a hundredth of the program.
+// openapi.json.gz is openapi.json, which make docs compresses. Uncompressed, it would be a hundredth of the program's
+// size.
 //
 //go:embed openapi.json.gz
 var openAPIGzip []byte

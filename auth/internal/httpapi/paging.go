@@ -52,7 +52,8 @@ func (c *call) knownParams(names ...string) error {
 		strings.Join(unknown[:min(len(unknown), 10)], ", "), strings.Join(names, ", ")))
 }
 
-// count parses a positive number in the query, and limits it to most. If the parameter is missing, it returns absent.
+// count parses a positive number in the query. It returns the parameter most if the number is larger, and the parameter
+// absent if the query has no number of this name.
 func (c *call) count(name string, absent, most int) (int, error) {
 	text := c.param(name)
 	if text == "" {

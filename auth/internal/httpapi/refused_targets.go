@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// refusedEvery is the period in which the same refused redirect_to is logged once, and at most refusedLines
-	// different ones.
+	// In each period of length refusedEvery, the same refused redirect_to is logged once, and at most refusedLines
+	// different ones are logged.
 	refusedEvery = time.Minute
 	refusedLines = 10
 	// refusedBytes is how many bytes of a redirect_to are logged at most.
 	refusedBytes = 200
 )
 
-// onceAMinute keeps values that clients send from flooding a log: each value is logged once a minute, and at most the
-// number most of different values.
+// onceAMinute decides which values sent by clients are logged, so that clients cannot flood the log: in each minute a
+// value is logged once, and the number of different values that are logged is limited to the field most.
 type onceAMinute struct {
 	most  int
 	mu    sync.Mutex

@@ -54,7 +54,8 @@ func (c *call) badQuery() error {
 		msg: `The query cannot be parsed: ";" is written %3B, and each "%" must begin an escape`}
 }
 
-// cleanText makes a text from a client fit for the database: valid UTF-8 without U+0000, at most most bytes.
+// cleanText makes a text from a client fit for the database: valid UTF-8 without U+0000. It cuts the text to the number
+// of bytes in most.
 func cleanText(s string, most int) string {
 	if len(s) > most {
 		s = s[:most]

@@ -15,7 +15,7 @@ func TestSettings(t *testing.T) {
 		`{"external":{"apple":false,*"email":true,"phone":true,"anonymous_users":true},"disable_signup":false,*}`)
 	a.apply(func(f *flow.Settings, _ *Settings) { f.DisableSignup = true })
 	a.do("GET /settings", nil).is(200, `*"disable_signup":true,*`)
-	// The providers that are on; the operator's own next to the eighteen.
+	// The providers that are on: custom ones next to the built-in ones.
 	a.apply(func(_ *flow.Settings, s *Settings) { s.External = []string{"github", "workos", "acme"} })
 	a.do("GET /settings", nil).is(200,
 		`{"external":{"apple":false,*"github":true,"gitlab":false,*"workos":true,"acme":true,"email":true,*}`)

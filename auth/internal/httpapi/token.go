@@ -62,7 +62,7 @@ func (s *Server) refreshGrant(c *call) error {
 		if s.core.IsFormer(in.RefreshToken) {
 			in.RefreshToken, err = s.ownToken(c, in.RefreshToken)
 		} else {
-			err = s.limit(c, byToken) // the flow would refuse the token too
+			err = s.limit(c, byToken) // if the limit allows the request, Refresh refuses the token
 		}
 		if err != nil {
 			return err

@@ -96,7 +96,7 @@ func (c *call) learn(err error) *problem {
 	return p
 }
 
-// granted returns the URL to with the session in its fragment, which browsers do not send to servers.
+// granted returns the URL in to with the session in its fragment, which browsers do not send to servers.
 func granted(to string, g *flow.Grant) string {
 	v := grantValues(g)
 	v.Set("type", g.Type)
@@ -116,7 +116,7 @@ func grantValues(g *flow.Grant) url.Values {
 var errorOf = map[int]string{400: "invalid_request", 401: "unauthorized_client", 403: "access_denied",
 	500: "server_error", 503: "temporarily_unavailable", 504: "temporarily_unavailable"}
 
-// failed returns the URL to with the problem in its fragment and, in a PKCE flow, in its query too.
+// failed returns the URL in to with the problem in its fragment and, in a PKCE flow, in its query too.
 func failed(to string, p *problem, pkce bool) string {
 	v := url.Values{"error_code": {p.code}, "error_description": {p.msg}}
 	if p.msg == "" {
@@ -128,12 +128,12 @@ func failed(to string, p *problem, pkce bool) string {
 	return inBoth(to, v, pkce)
 }
 
-// half returns the URL to after the first of the two confirmations of an e-mail change.
+// half returns the URL in to with the message that the first of the two confirmations of an e-mail change was accepted.
 func half(to string, pkce bool) string {
 	return inBoth(to, url.Values{"message": {flow.HalfMessage}}, pkce)
 }
 
-// inBoth returns the URL to with the values in its fragment and, in a PKCE flow, in its query too.
+// inBoth returns the URL in to with the values v in its fragment and, in a PKCE flow, in its query too.
 func inBoth(to string, v url.Values, pkce bool) string {
 	if pkce {
 		to = withQuery(to, v)
@@ -142,13 +142,13 @@ func inBoth(to string, v url.Values, pkce bool) string {
 	return withFragment(to, v)
 }
 
-// withFragment returns the URL to with the values as its fragment.
+// withFragment returns the URL in to with the values v as its fragment.
 func withFragment(to string, v url.Values) string {
 	to, _, _ = strings.Cut(to, "#")
 	return to + "#" + v.Encode()
 }
 
-// withQuery returns the URL to with the values set in its query. The rest of the query and the fragment stay.
+// withQuery returns the URL in to with the values v set in its query. The rest of the query and the fragment stay.
 func withQuery(to string, v url.Values) string {
 	before, fragment, hashed := strings.Cut(to, "#")
 	path, query, _ := strings.Cut(before, "?")
@@ -163,8 +163,8 @@ func withQuery(to string, v url.Values) string {
 	return to
 }
 
-// redirect redirects the browser, and keeps the link out of caches and out of the Referer of the next page. The URL to
-// has been checked before. Characters that a header cannot contain are percent-encoded.
+// redirect redirects the browser to the URL in to, which has been checked before, and keeps the link out of caches and
+// out of the Referer of the next page. Characters that a header cannot contain are percent-encoded.
 func (c *call) redirect(status int, to string) error {
 	h := c.Header()
 	h["Location"] = []string{encodeHeader(to)}

@@ -61,7 +61,7 @@ func AppendStrings(b []byte, list []string) []byte {
 }
 
 // AppendObject appends raw, which must be a JSON object, without the white space between its parts (PostgreSQL prints
-// jsonb with spaces). For nothing and for null, it appends the empty object.
+// jsonb with spaces). If raw is empty or null, it appends the empty object.
 func AppendObject(dst, raw []byte) ([]byte, error) {
 	// text is not used after raw, and neither is changed in the meantime.
 	text := unsafe.String(unsafe.SliceData(raw), len(raw))
@@ -72,7 +72,7 @@ func AppendObject(dst, raw []byte) ([]byte, error) {
 	if text[start] != '{' || !utf8.ValidString(text) {
 		return dst, ErrSyntax
 	}
-	end, err := skipValue(text, start, 2) // the object is nested in the claims
+	end, err := skipValue(text, start, 2) // depth 2: the object is a member of the claims
 	if err != nil {
 		return dst, err
 	}

@@ -53,7 +53,7 @@ func OneLine(text string) string {
 	}), " ")
 }
 
-// Short cuts a text to at most most characters. The last one is then an ellipsis.
+// Short cuts a text to the number of characters in most. If anything is cut off, the last character is an ellipsis.
 func Short(text string, most int) string {
 	if utf8.RuneCountInString(text) <= most {
 		return text
@@ -160,8 +160,8 @@ func (s *Text) Variables() []string {
 // rooted matches variables of the outermost dot, such as $.Name.
 var rooted = regexp.MustCompile(`\$\.([A-Za-z]+)`)
 
-// AppendVariables appends the names of the variables that a template uses: x of $.x, and x of .x outside of range and
-// with, which change the dot.
+// AppendVariables appends the names of the variables that a template uses: x for each $.x, and x for each .x outside of
+// range and with, inside which the dot stands for another value.
 func AppendVariables(names []string, root parse.Node) []string {
 	walk(root, func(n parse.Node) bool {
 		switch n := n.(type) {

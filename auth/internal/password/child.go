@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// If a child process ends soon after its start (before steady has passed), the next child is started only after a
-// pause, which grows with the number of such children in a row. Nothing is hashed during the pause.
+// A child process ends early if it has run for steady or less. After early ends the next child is started only after a
+// pause, which doubles with each early end until a child runs for longer (see note). Nothing is hashed during the
+// pause.
 const (
 	steady     = time.Minute
 	firstPause = 100 * time.Millisecond
@@ -28,10 +29,10 @@ type child struct {
 	now     *process   // nil: none is running
 	closed  bool
 	worked  bool // a child has been ready
-	short   int  // number of children in a row that have ended soon after their start
+	short   int  // how many children have ended, counted from the last one that ran for longer than steady
 	resume  time.Time
 	refusal sync.Once
-	// inherited makes the warning appear only once that descriptors could not be marked close-on-exec.
+	// inherited makes sure that one warning is logged at most about descriptors that could not be marked close-on-exec.
 	inherited sync.Once
 	threads   *Workers // nil while children hash
 }
@@ -125,7 +126,10 @@ func (c *child) ended(p *process) {
 	}
 }
 
-// note counts a child that began at began and has just ended. The first child in a row that ended soon causes no pause.
+// note records that a child that was started at began has just ended, or that it could not be started, and sets the
+// time c.resume before which no child is started. The very first child causes no pause, and a child that ran for longer
+// than steady causes none either. After such a child, each child that ends within steady causes a pause: firstPause the
+// first time, then each time twice the pause before, and at most lastPause.
 func (c *child) note(began time.Time) {
 	if time.Since(began) > steady {
 		c.short = 0

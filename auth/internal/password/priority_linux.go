@@ -22,9 +22,9 @@ func separate(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: tr
 //
 // The separate session matters as much as the priority. Some kernels divide processor time by session first (autogroup
 // in sched(7)), and each PostgreSQL backend is a session. If daemon and child shared a session, the daemon would wait
-// for the child (GET /user under a flood: p99 250 ms). The share of the child's session is not lowered: with a tenth of
-// a share, a hash of 47 ms took more than ten seconds on a machine that other processes kept busy. SCHED_IDLE measures
-// the same as nice 19.
+// for the child: during a flood of sign-ins, the 99th percentile of GET /user was 250 ms. The session's own share of
+// processor time is not lowered: with a tenth of a share, a hash of 47 ms took more than ten seconds on a machine that
+// other processes kept busy. The scheduling policy SCHED_IDLE gave the same results as nice 19.
 func lowProcess() error { return syscall.Setpriority(syscall.PRIO_PGRP, 0, lowestPriority) }
 
 // closeOnExec marks every descriptor above standard error close-on-exec. So a child does not inherit descriptors that

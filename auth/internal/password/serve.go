@@ -36,7 +36,7 @@ func Serve(in, out *os.File) error {
 	s := service{in: in, out: out}
 	ready := response{kind: saysReady}
 	if err == nil {
-		// Twice, since a thread that was starting during the first call may have kept its priority.
+		// Call it a second time, since a thread that was starting during the first call may have kept its priority.
 		err = lowProcess()
 	}
 	if err != nil {

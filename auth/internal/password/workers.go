@@ -66,7 +66,7 @@ type Workers struct {
 	done    atomic.Uint64
 }
 
-// settings hold what Use replaces.
+// settings hold how passwords are hashed, and the hash that stands for accounts without one. Use replaces them.
 type settings struct {
 	params Params
 	dummy  string

@@ -1,7 +1,7 @@
 // Package provider speaks the protocols of external identity providers: OAuth 2.0, OpenID Connect and Twitter's OAuth
 // 1.0a for sign-ins in a browser, and ID tokens that an application got by itself (native ID tokens). table.go has a
-// row for each of the eighteen built-in providers (docs/providers.md#providers); what a row cannot express is in
-// quirks.go, azure.go and twitter.go. Custom providers, which speak OpenID Connect, need only settings.
+// row for each built-in provider (docs/providers.md#providers); what a row cannot express is in quirks.go, azure.go and
+// twitter.go. Custom providers, which speak OpenID Connect, need only settings.
 //
 // The package knows no accounts, no SQL and no HTTP server. A caller stores the result of Begin with the state, and
 // passes the callback's parameters to Finish, which returns the user's profile. The package decides which addresses a

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Regular expressions for what wildcards match in each part of a URL (docs/api.md#where-links-and-answers-may-lead).
-// Package regexp takes time proportional to the lengths of pattern and target, whatever the pattern is.
+// These are regular expressions for the texts that a wildcard matches in the different parts of a URL
+// (docs/api.md#where-links-and-answers-may-lead). Package regexp takes time proportional to the lengths of pattern and
+// target, whatever the pattern is.
 const (
 	hostLabel = `[A-Za-z0-9-]*`
 	hostRun   = `[A-Za-z0-9.-]*`
@@ -24,7 +25,8 @@ func whole(expression string) (*regexp.Regexp, error) {
 
 var quotedStars = regexp.MustCompile(`(?:\\\*)+`)
 
-// stars compiles a text in which only * and ** are special: one and two are the expressions for what they match.
+// stars compiles a text in which only * and ** are special. The parameter one is the regular expression for *, and two
+// is the regular expression for **.
 func stars(text, one, two string) (*regexp.Regexp, error) {
 	return whole(quotedStars.ReplaceAllStringFunc(regexp.QuoteMeta(text), func(run string) string {
 		if run == `\*` {
@@ -34,8 +36,8 @@ func stars(text, one, two string) (*regexp.Regexp, error) {
 	}))
 }
 
-// compileText compiles the pattern of a path with its query. Special in it are * ** [abc] [!abc] [a-c] {x} and the
-// backslash; ? is literal.
+// compileText compiles the pattern of a path with its query. The special forms in the pattern are * ** [abc] [!abc]
+// [a-c] {x} and the backslash; ? is literal.
 func compileText(text string) (*regexp.Regexp, error) {
 	var b strings.Builder
 	braces := 0

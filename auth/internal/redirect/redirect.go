@@ -128,8 +128,8 @@ func loopbackHost(host string) bool {
 var ours = []string{"access_token", "refresh_token", "token_type", "expires_in", "expires_at", "provider_token",
 	"provider_refresh_token", "error", "error_code", "error_description", "sb"}
 
-// oursInFragment are the parameters that a target must not have in its fragment: ours, and two that applications also
-// use in the query, where they are harmless, since the code of this daemon replaces the application's.
+// oursInFragment are the parameters that a target must not have in its fragment: ours, type and code. Applications also
+// use type and code in the query, where they do no harm: this daemon's code replaces the application's code.
 var oursInFragment = append(slices.Clone(ours), "type", "code")
 
 // Clean removes the parameters that only an answer may have from a target's query and fragment. Everything else stays,

@@ -58,7 +58,8 @@ var words = [...]string{
 
 func (r reason) String() string { return words[r] }
 
-// parse splits a target. why says why browsers and this package might read the target differently.
+// parse splits a target into its parts. why is the constant good or, if browsers might read the target differently from
+// this package, the reason.
 func parse(text string) (t target, why reason) {
 	if text == "" {
 		return t, empty

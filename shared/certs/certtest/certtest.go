@@ -55,13 +55,13 @@ func (ca *CA) Issue(names ...string) Pair {
 	return ca.issue(names, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueUntil is Issue for a certificate that expires at end.
+// IssueUntil does what Issue does, for a certificate that expires at the time end.
 func (ca *CA) IssueUntil(end time.Time, names ...string) Pair {
 	ca.t.Helper()
 	return ca.issue(names, end, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueServer is Issue for a certificate that is valid for servers only.
+// IssueServer does what Issue does, for a certificate that is valid for servers only.
 func (ca *CA) IssueServer(names ...string) Pair {
 	ca.t.Helper()
 	return ca.issue(names, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth)

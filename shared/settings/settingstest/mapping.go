@@ -99,7 +99,7 @@ func change(field reflect.Value, tag reflect.StructTag) (text string, err error)
 	return text, nil
 }
 
-// step returns 1, or -1 if now has reached the maximum in the tag max.
+// step returns 1, or -1 if the number now has reached the maximum in the tag max.
 func step(now int, tag reflect.StructTag) int {
 	if most, err := strconv.Atoi(tag.Get("max")); err == nil && now >= most {
 		return -1
@@ -107,8 +107,8 @@ func step(now int, tag reflect.StructTag) int {
 	return 1
 }
 
-// Rooms returns those struct types with variables in C that other packages declare, and the names of their variables.
-// These are structs of settings that are passed on whole.
+// Rooms returns the struct types in C that have variables and are declared by other packages, each with the names of
+// its variables. The daemon passes such a struct as a whole to the package that declares it.
 func Rooms[C any](t *testing.T) map[reflect.Type][]string {
 	t.Helper()
 	fields, err := settings.Fields(new(C))

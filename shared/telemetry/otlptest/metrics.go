@@ -54,7 +54,7 @@ func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, 
 					c.points = append(c.points, p)
 				}
 				for _, p := range slices.Concat(m.GetSum().GetDataPoints(), m.GetGauge().GetDataPoints()) {
-					// One of the two is 0.
+					// A value is either a double or an integer; the getter for the other type returns 0.
 					value := p.GetAsDouble() + float64(p.GetAsInt())
 					keep(Point{Value: value, Attributes: attributes(p.GetAttributes())})
 				}
@@ -66,8 +66,9 @@ func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, 
 	}
 }
 
-// AwaitPoint returns the first data point with this name for which fits is true. It fails the test after 20 seconds. A
-// sender exports once in each OTEL_METRIC_EXPORT_INTERVAL, which the test should set: the default is a minute.
+// AwaitPoint returns the first data point with this name for which the function fits returns true. It fails the test
+// after 20 seconds. A sender exports once in each OTEL_METRIC_EXPORT_INTERVAL, which the test should set: the default
+// is a minute.
 func (c *Collector) AwaitPoint(t testing.TB, name string, fits func(Point) bool) Point {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
