@@ -107,7 +107,7 @@ func (s *authSuite) measureEnumeration(round int) {
 						return nil, false
 					}
 					asked[conn]++
-					// as long as a known address
+					// an unknown address, as long as the known ones
 					address := fmt.Sprintf("new%02d-%07d@bench.example", n, round*100_000+i)
 					if conn == 0 {
 						address = known[i].email

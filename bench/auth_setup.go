@@ -23,7 +23,7 @@ const (
 	// authPool is the size of the connection pool of daemons and yardsticks; the daemon with default settings has the
 	// default size.
 	authPool = 10
-	// Secrets that all daemons share, so that each accepts the tokens of the others on the same database.
+	// These secrets are the same for all daemons, so that each accepts the tokens of the others on the same database.
 	benchSecret   = "bench: an HS256 secret of more than 32 bytes"
 	benchPassword = "correct horse battery staple"
 )

@@ -22,7 +22,7 @@ type authSuite struct {
 	millionScans int64
 }
 
-// The rows of the results table for yardsticks, whose scenarios and targets are not those of daemons.
+// These are the rows of the results table for yardsticks, whose scenarios and targets are not those of daemons.
 var (
 	bareLine   = line{scenario: "handler", target: "handler"}
 	selectLine = line{scenario: "select", target: "select"}

@@ -36,8 +36,9 @@ type takeoverCase struct {
 	first, last time.Duration
 }
 
-// takeoverCases are measured only if -only names them. Each user has one identity and one session. Half of the sessions
-// have the one and half the other of supabase/auth's two versions of refresh tokens, and every tenth user has a factor.
+// takeoverCases are measured only if -only names them. Each user has one identity and one session, and every tenth user
+// has a factor. supabase/auth has two versions of refresh tokens; half of the sessions have the first version and half
+// the second.
 var takeoverCases = []takeoverCase{
 	{"takeover", 200_000, 0, false, time.Minute, 5 * time.Second},
 	{"takeover-tokens", 200_000, 20, false, 75 * time.Second, 10 * time.Second},

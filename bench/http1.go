@@ -56,8 +56,8 @@ func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 	}
 }
 
-// parse parses the answer at the beginning of in. It uses reader, to save an allocation. size is the answer's length; 0
-// if the answer is not complete.
+// parse parses the answer at the beginning of the bytes in. It uses the given reader, to save an allocation. size is
+// the answer's length; 0 if the answer is not complete.
 func parse(in []byte, reader *bufio.Reader) (status int, body []byte, size int, err error) {
 	if !bytes.Contains(in, []byte("\r\n\r\n")) {
 		return 0, nil, 0, nil

@@ -330,7 +330,8 @@ func (r *runner) pollTimeout() int64 {
 	return max(0, int64(math.Ceil(next))-now)
 }
 
-// ended counts an answer. The request was due at begun, and the answer has arrived at now.
+// ended counts an answer, which has arrived at the time now. The request was due at the time begun. Both are in ns on
+// the load's clock.
 func (r *runner) ended(conn int, begun, now int64, o outcome, refusal string) {
 	if r.draining {
 		return

@@ -78,7 +78,7 @@ func relay(listener net.Listener, network, addr string, answers func(client io.W
 	})
 }
 
-// copyDelayed copies what arrives from the one side to the other, each piece after a delay.
+// copyDelayed copies what arrives from one side to the other, each piece after the given delay.
 func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
 	type piece struct {
 		due  time.Time
@@ -104,7 +104,7 @@ func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
 	}
 }
 
-// tripCounter is a proxy between a daemon and PostgreSQL that counts round trips, which are answers that end with
+// tripCounter is a proxy between a daemon and PostgreSQL. It counts round trips: answers that end with the message
 // ReadyForQuery.
 type tripCounter struct {
 	dir      string

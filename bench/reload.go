@@ -25,7 +25,7 @@ type reloadCase struct {
 	rounds int
 	apart  time.Duration // pause between two reloads
 
-	// Budgets for a reload; 0 means none.
+	// These are the budgets for a reload; 0 means none.
 	took, slowest    float64 // in ms
 	slowestBy, p99By float64 // as a multiple of the p99 between reloads
 	peak             float64 // in MiB
@@ -165,7 +165,8 @@ func (s *suite) reportReloads(c reloadCase, answers []answer, spans []span, peak
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// within reports whether a call was in flight during a reload, or within the time after following it.
+// within reports whether a call was in flight during one of the reloads in spans, or began at most the given time after
+// one.
 func within(a answer, spans []span, after time.Duration) bool {
 	for _, s := range spans {
 		if a.at.After(s.from) && a.at.Add(-a.latency).Before(s.to.Add(after)) {

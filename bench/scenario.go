@@ -122,7 +122,8 @@ type encoder struct {
 // keys.
 func newEncoder(s scenario) *encoder {
 	e := &encoder{digits: cmp.Or(s.digits, 7), numbers: numbers(s)}
-	// A length in the message may happen to be the byte '#', but not so many times in a row.
+	// The message may also contain single bytes '#', as parts of lengths, but not as many next to each other as there
+	// are digits.
 	mark := strings.Repeat("#", e.digits)
 	request := &ratelimitv3.RateLimitRequest{Domain: domain}
 	for text := range strings.SplitSeq(s.request, "|") {

@@ -123,7 +123,7 @@ func (r ready) Marshal(any) (mem.BufferSlice, error) { return r.bytes, nil }
 
 // tunedServer returns a grpc-go server that does not parse requests and has its answer prepared.
 func tunedServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
-	// Do not collect garbage below 128 MiB. The program never reaches that, because it allocates next to nothing.
+	// Do not collect garbage below 128 MiB, which the program never reaches, because it allocates next to nothing.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(128 << 20)
 	bytes, err := proto.Marshal(answer)

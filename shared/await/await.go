@@ -12,8 +12,8 @@ import (
 const limit = 3 * time.Minute
 
 // True returns when cond returns true. It calls cond again and again, at first every millisecond. If cond is still
-// false after three minutes, True fails the test with a message that contains what, which describes the condition, and
-// the texts of more.
+// false after three minutes, True fails the test. The message contains the text what, which describes the condition,
+// and the texts that the functions in more return.
 func True(t testing.TB, what string, cond func() bool, more ...func() string) {
 	t.Helper()
 	pause := time.Millisecond

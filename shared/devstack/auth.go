@@ -143,8 +143,8 @@ func (a *auth) command(ctx context.Context, args ...string) *exec.Cmd {
 // named matches a line of a settings file that sets a variable, and finds the variable's name.
 var named = regexp.MustCompile(`(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=`)
 
-// writeSettings writes a file with all settings: those that make run needs and, overriding them, those in .env in the
-// daemon's folder. The limits on mails are turned off, since the mailbox sends nothing.
+// writeSettings writes a file with all settings: first the settings that make run needs, then the settings in .env in
+// the daemon's folder, which take precedence. The limits on mails are turned off, since the mailbox sends nothing.
 func (a *auth) writeSettings() error {
 	secret := filepath.Join(a.home, "secret")
 	if err := writeOnce(secret, rand.Text()+rand.Text()+"\n"); err != nil {

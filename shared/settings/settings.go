@@ -70,8 +70,8 @@ type Report struct {
 	fromFile map[string]bool
 }
 
-// Load fills into, a pointer to a struct, from environ ("NAME=value", as os.Environ returns it). Fields of invalid
-// variables stay zero, so call Report.Err before using any field.
+// Load fills the struct to which into points from environ, which has items NAME=value, as os.Environ returns them.
+// Fields of invalid variables stay zero, so call Report.Err before using any field.
 func Load(into any, environ []string, o Options) *Report {
 	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{},
 		renamed: map[string]Alias{}, options: o, fromFile: map[string]bool{}}

@@ -35,8 +35,8 @@ func (l *Lines) String() string {
 	return l.buf.String()
 }
 
-// Await waits for a whole line that contains part and, if v is not nil, is JSON that can be decoded into v. It stops
-// waiting, with an error, when ended is closed (a nil channel never is) and when limit is over.
+// Await waits for a whole line that contains the text part and, if v is not nil, is JSON that can be decoded into v. It
+// returns an error when ended is closed (a nil channel never is), or when the time limit is over.
 func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Duration) error {
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
@@ -72,7 +72,8 @@ func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Dura
 	}
 }
 
-// since returns the output after the first read bytes, and a channel that is closed when there is more output.
+// since returns the output without its first bytes, whose number is read, and a channel that is closed when there is
+// more output.
 func (l *Lines) since(read int) (string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -128,8 +128,8 @@ func (t *Tracing) Stop(patience time.Duration) error {
 	return err
 }
 
-// Resource merges the attributes that describe the process. Attributes in sure take precedence over
-// OTEL_RESOURCE_ATTRIBUTES, which takes precedence over fallback.
+// Resource merges the attributes that describe the process. The attributes in sure take precedence over the variable
+// OTEL_RESOURCE_ATTRIBUTES, which takes precedence over the attributes in fallback.
 func Resource(ctx context.Context, sure, fallback []attribute.KeyValue) (*resource.Resource, error) {
 	return resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithAttributes(fallback...), resource.WithFromEnv(),

@@ -127,8 +127,8 @@ func (f *Fleet[T]) Run(t testing.TB, pause time.Duration, work func(i int), repl
 	wg.Wait()
 }
 
-// Settings fails the test if a setting is missing that the former release had: before and today are the settings pages
-// of the former release and of the present program. A setting may also be missing if the changelog names it.
+// Settings fails the test if the present program lacks a setting that the former release had, unless the changelog
+// names it. before is the settings page of the former release, today the page of the present program.
 func Settings(t testing.TB, before, today, changelog string) {
 	t.Helper()
 	name := regexp.MustCompile("`([A-Z][A-Z0-9_]{3,})`")

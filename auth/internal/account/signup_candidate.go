@@ -63,8 +63,8 @@ func (cand *signupCandidate) find(b *flow.Batch, dst *store.User) {
 	}
 }
 
-// profile returns the identity_data of the address and, if verified, the user_metadata: data with the members that this
-// daemon writes itself, which replace those of data.
+// profile returns data together with the members that this daemon writes itself, which replace members of the same
+// name. The result is stored as the identity_data of the address and, if verified is set, also as the user_metadata.
 func (cand *signupCandidate) profile(id uuid.UUID, verified bool, data json.RawMessage) json.RawMessage {
 	return flow.Profile(id, cand.provider, cand.address, verified, data)
 }
@@ -147,7 +147,8 @@ func (cand *signupCandidate) addPending(f *flow.Flow, b *flow.Batch, state addre
 	return addNothing(b, f.Now)
 }
 
-// addNothing adds statements like those of addPending that change nothing, and returns an ID that no user has.
+// addNothing adds as many statements as addPending does, none of which changes anything, and returns an ID that no user
+// has.
 func addNothing(b *flow.Batch, now time.Time) uuid.UUID {
 	nobody := uuid.New()
 	b.MarkSent(nobody, store.ConfirmationSent, now)

@@ -26,7 +26,7 @@ type updateUserOp struct {
 	email, phone string // requested addresses; "" for no change
 	data         store.MetadataPatch
 
-	// The results of hashing and comparing the given passwords, before the transaction.
+	// These fields are the results of hashing and comparing the given passwords, which is done before the transaction.
 	hash string // hash of the new password; "" for no change
 	// against is the stored hash that the passwords were compared with. If the user has another hash by the time of the
 	// transaction, the comparison is repeated.
@@ -333,8 +333,8 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *flow.Tx, no
 			}
 		}
 		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.Now, MaxMisses: flow.MaxMisses}
-		// The tries are counted in another bucket than those of /verify. Here the try is taken after the user is
-		// locked, in /verify before; with one bucket for both, two requests could deadlock.
+		// These tries have a bucket of their own, not the bucket of /verify: here a try is taken after the user is
+		// locked, in /verify before. With one bucket for both, two requests could deadlock.
 		n.Tries, n.Place = flow.CodeTries(&op.f, "nonces", now.Aud, op.guesses.Address)
 		nonce, try, err := tx.RedeemNonce(ctx, n)
 		op.nonceTry, op.proven, err = try, nonce.Address, flow.TooManyCodes(err)
@@ -479,8 +479,8 @@ func (op *updateUserOp) takeQuotas(ctx context.Context, tx *flow.Tx) error {
 	return err
 }
 
-// notify adds a notification of kind to the user, if on is set, the budget allows it and the user has an e-mail
-// address.
+// notify adds a mail of this kind that notifies the user, if the operator has switched it on, the budget allows it and
+// the user has an e-mail address.
 func (ch *updateUserTx) notify(on bool, kind mail.Kind, v mail.Vars) {
 	if on && ch.op.notify && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata

@@ -112,7 +112,8 @@ func (ch *updateUserTx) phone() error {
 	return err
 }
 
-// proven makes an address a way to sign in. Pending changes of address end, except a change that this request asks for.
+// proven makes an address a way to sign in; who is the e-mail address or phone number. Pending changes of address end,
+// except a change that this request asks for.
 func (ch *updateUserTx) proven(provider, who string) {
 	if p := &ch.patch; p.NewEmail == nil {
 		p.NewEmail, p.CurrentEmailProven, p.NewEmailProven = new(""), new(false), new(false)

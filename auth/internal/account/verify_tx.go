@@ -130,7 +130,7 @@ func (w *verifyTx) dropForeignAccess(provider string) {
 	w.endSessions = store.EndedClaimed
 }
 
-// putIdentity sets the identity of the user's own address who.
+// putIdentity sets the identity of one of the user's own addresses: who is the e-mail address or phone number.
 func (w *verifyTx) putIdentity(provider, who string, data json.RawMessage) {
 	w.identity = flow.OwnIdentity(w.u.ID, provider, who, data, w.patch)
 	w.patch.ProvidersFromIdentities = true

@@ -156,7 +156,7 @@ func (p *program) password(arg string) (*string, error) {
 	return &line, nil
 }
 
-// find returns the user whose e-mail address, phone number or ID is who.
+// find returns the user with the e-mail address, phone number or ID that is given as who.
 func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 	if id, err := uuid.Parse(who); err == nil {
 		u, err := r.users.AdminUser(ctx, id)

@@ -143,8 +143,8 @@ func (r *report) readers(ctx context.Context, db *store.DB) {
 	}
 }
 
-// defaults warns of settings whose defaults differ from those of supabase/auth, and prints the lines that restore its
-// defaults.
+// defaults warns of settings whose defaults differ from those of supabase/auth, and prints the lines of .env that
+// restore the defaults of supabase/auth.
 func (r *report) defaults(ctx context.Context, db *store.DB, l *config.Live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()

@@ -51,7 +51,8 @@ type Config struct {
 
 // generalConfig has the settings of the site, and of where links may lead.
 type generalConfig struct {
-	// Required. Base URL of the application: where links lead by default, and how mails call the site.
+	// Required. Base URL of the application. Links lead to it by default, and mails show its host unless AUTH_SITE_NAME
+	// is set.
 	SiteURL string `env:"AUTH_SITE_URL"`
 	// Further places that links may lead to: URLs with `*` inside a label or segment, `**` across them.
 	AllowList []string `env:"AUTH_URI_ALLOW_LIST"`
@@ -83,11 +84,11 @@ type apiConfig struct {
 
 // dbConfig has the settings of the database.
 type dbConfig struct {
-	// Required. Only postgres.
+	// Required. The only value is postgres.
 	Driver string `env:"AUTH_DB_DRIVER" oneof:"postgres" restart:"true"`
 	// Required. Connection string, as a URL or key=value list.
 	URL string `env:"DATABASE_URL" secret:"url" restart:"true"`
-	// As `DATABASE_URL`, over which it takes precedence.
+	// The same as `DATABASE_URL`. If both are set, AUTH_DB_DATABASE_URL takes precedence.
 	DatabaseURL string `env:"AUTH_DB_DATABASE_URL" secret:"url" restart:"true"`
 	Store       store.Settings
 	// Rows that have expired are removed in the background.
@@ -155,11 +156,11 @@ type limitsConfig struct {
 
 // Log has the settings of the log.
 type Log struct {
-	// panic, fatal, error, warn (or warning), info, debug or trace, in any case.
+	// Lowest level that is logged: panic, fatal, error, warn (or warning), info, debug or trace, in any case.
 	Level string `env:"LOG_LEVEL" envDefault:"info" oneof:"panic fatal error warn warning info debug trace" fold:"true"`
-	// As `LOG_LEVEL`, over which it takes precedence.
+	// The same as `LOG_LEVEL`. If both are set, AUTH_LOG_LEVEL takes precedence.
 	AuthLevel string `env:"AUTH_LOG_LEVEL" oneof:"panic fatal error warn warning info debug trace" fold:"true"`
-	// json or text.
+	// Format of log lines: json or text.
 	Format string `env:"AUTH_LOG_FORMAT" envDefault:"json" oneof:"json text" fold:"true" restart:"true"`
 	// File to which log lines are appended; SIGHUP opens it again. Unset, or if the disk is full: standard error.
 	File string `env:"AUTH_LOG_FILE" restart:"true"`

@@ -37,7 +37,7 @@ type externalConfig struct {
 
 	// oidc: OpenID Connect. legacy: the older APIs, which are closed to new applications.
 	LinkedInMode string `env:"AUTH_EXTERNAL_LINKEDIN_MODE" envDefault:"oidc" oneof:"oidc legacy" fold:"true"`
-	// As `AUTH_EXTERNAL_LINKEDIN_MODE`.
+	// The same as `AUTH_EXTERNAL_LINKEDIN_MODE`, for Slack.
 	SlackMode string `env:"AUTH_EXTERNAL_SLACK_MODE" envDefault:"oidc" oneof:"oidc legacy" fold:"true"`
 
 	// Custom are further OpenID Connect providers by lower-case name, AUTH_EXTERNAL_OIDC_<NAME>_*.

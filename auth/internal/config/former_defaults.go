@@ -48,8 +48,9 @@ func (c *Config) formerDefaults(r *settings.Report) (list []FormerDefault) {
 	return list
 }
 
-// FormerDefaults returns the warnings for operators who move from supabase/auth: those who use old names of settings,
-// or have completed a takeover (closed). anonymous is how many anonymous users the takeover has carried over.
+// FormerDefaults returns the warnings for operators who move from supabase/auth: operators who use old names of
+// settings, or who have completed a takeover, in which case closed is true. anonymous is how many anonymous users the
+// takeover has carried over.
 func (l *Live) FormerDefaults(closed bool, anonymous int64) (list []FormerDefault) {
 	if !closed && !l.oldNames {
 		return nil

@@ -13,9 +13,9 @@ import (
 // each is two providers; the name of the second has OIDC in it.
 var legacyPair = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
 
-// dropUnusedLegacy removes from the environment the settings of a provider of such a pair that is off while the other
-// provider of the pair is on. It returns the names of the removed settings. Both providers' settings get the same names
-// here, so otherwise they would contradict each other.
+// dropUnusedLegacy removes settings of LinkedIn and Slack from the environment. Each of the two is two providers in
+// supabase/auth. If only one provider of a pair is on, the settings of the other are removed: here both providers'
+// settings get the same names, so they would contradict each other. taken has the names of the removed settings.
 func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	on := map[string]bool{}
 	for _, e := range environ {

@@ -2,14 +2,14 @@ package config
 
 import "gatehouse/shared/settings"
 
-// Listener has those settings of the API's listener that a health check needs. Reading only these settings, a health
-// check works without any other setting or secret.
+// Listener has the settings of the API's listener that a health check needs. A health check reads only these settings,
+// so it works without any other setting or secret.
 type Listener struct {
 	// Address to listen on; empty: all.
 	Host string `env:"AUTH_API_HOST" restart:"true"`
 	// Port to listen on; 0: any free port.
 	Port int `env:"PORT" envDefault:"8081" min:"0" max:"65535" restart:"true"`
-	// As `PORT`, over which it takes precedence.
+	// The same as `PORT`. If both are set, AUTH_API_PORT takes precedence.
 	APIPort int `env:"AUTH_API_PORT" min:"0" max:"65535" restart:"true"`
 }
 

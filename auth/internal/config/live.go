@@ -220,8 +220,8 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// keepUntilRestart copies the values of settings that only a restart can change from running to c. It returns the names
-// of those that differed.
+// keepUntilRestart copies, from running to c, the values of the settings that only a restart can change. It returns the
+// names of the settings whose values differed.
 func keepUntilRestart(running, c *Config) (names []string) {
 	var walk func(old, fresh reflect.Value)
 	walk = func(old, fresh reflect.Value) {

@@ -49,7 +49,8 @@ func namesWithoutEffect() []string {
 // schemaNames are variables that name the schema of supabase/auth. Only the command "auth takeover" reads them.
 var schemaNames = []string{"DB_NAMESPACE", "GOTRUE_DB_NAMESPACE", "GOTRUE_DB_DB_NAMESPACE"}
 
-// takeSchema removes schemaNames from the environment and returns those that were set, as NAME=value.
+// takeSchema removes schemaNames from the environment, and returns the variables of these names that were set, as
+// NAME=value.
 func takeSchema(environ []string) (rest, found []string) {
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")

@@ -13,7 +13,7 @@ type telemetryConfig struct {
 	// true: spans of requests, and of their statements and calls, are exported over OTLP to
 	// `OTEL_EXPORTER_OTLP_ENDPOINT` or, if it is unset, to this host.
 	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false" restart:"true"`
-	// Only `opentelemetry`.
+	// The only value is `opentelemetry`.
 	TracingExporter string `env:"AUTH_TRACING_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry" fold:"true" restart:"true"`
 	// true: metrics of requests, sign-ins, hashing, outbox, outgoing calls, database pool, keys and the
 	// Go runtime are exported.

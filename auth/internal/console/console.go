@@ -165,8 +165,8 @@ func (s *Console) Serve(ctx context.Context, l net.Listener, log *slog.Logger) e
 	return httpx.ServeUntil(ctx, srv, l, 5*time.Second)
 }
 
-// ExternalURL returns the URL of a console that listens at the address at: the configured URL, or one made from the
-// address. loopback says whether the address is a loopback address.
+// ExternalURL returns the URL of a console that listens at the given address: the configured URL or, if there is none,
+// one made from the address. loopback says whether the address is a loopback address.
 func ExternalURL(configured string, at net.Addr) (u *url.URL, loopback bool, err error) {
 	tcp, err := netip.ParseAddrPort(at.String())
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 const takeoverEvery = time.Minute
 
 // CheckTakeover returns an error while a takeover is open. Until it is closed, no other program may change the tables,
-// since the former service's data replace those in the tables.
+// since the takeover replaces their data by the data of the former service.
 func CheckTakeover(ctx context.Context, db *store.DB) (store.Takeover, error) {
 	m, err := db.Takeover(ctx)
 	if err == nil && m.Open {

@@ -28,7 +28,7 @@ func cpuQuota(root string) (quota float64, ok bool) {
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // without the file there is no quota
 	quota = math.Inf(1)
 	for line := range strings.Lines(string(text)) {
-		// ID:controllers:path, with 0 and no controllers for v2
+		// A line is ID:controllers:path. For cgroup v2, the ID is 0 and there are no controllers.
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) != 3 {
 			continue

@@ -46,8 +46,8 @@ func parse(text string) (hashed, error) {
 	return nil, errors.New("password hash: not bcrypt, argon2i, argon2id, fbscrypt, pbkdf2-sha256 or pbkdf2-sha512")
 }
 
-// strict64 decodes text, which must be the canonical spelling of min to max bytes. It also refuses CR and LF, which the
-// base64 decoder would skip.
+// strict64 decodes base64. The text must be the canonical spelling of at least min and at most max bytes. It also
+// refuses CR and LF, which the base64 decoder would skip.
 func strict64(enc *base64.Encoding, text string, min, max int) ([]byte, bool) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, false

@@ -76,7 +76,7 @@ func compile(text string) (r rule, err error) {
 	return r, err
 }
 
-// compileAuthority compiles host and port of a pattern. end says that the pattern ends after them.
+// compileAuthority compiles host and port of a pattern. end is true if nothing follows them in the pattern.
 func (r *rule) compileAuthority(authority string, end bool) (err error) {
 	host, port := authority, ""
 	if strings.HasPrefix(authority, "[") {

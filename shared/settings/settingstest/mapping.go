@@ -16,10 +16,10 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// Mapping sets each variable of the settings struct C, one at a time, to a valid value other than its default, and
-// checks that its field gets that value and that no other field changes. load reads an environment with the given
-// variables in addition to the required ones. o are options for comparing two values of C. except has the variables
-// that need other variables, or values that types and tags do not describe; the caller tests these itself.
+// Mapping sets each variable of the settings struct C, one at a time, to a valid value other than its default. It
+// checks that the variable's field gets the value, and that no other field changes. load reads an environment with the
+// given variables in addition to the required ones. o are options for comparing two values of C. except has the
+// variables that need other variables, or values that types and tags do not describe; the caller tests these itself.
 func Mapping[C any](t *testing.T, load func(environ ...string) (C, error), except map[string]bool, o ...cmp.Option) {
 	t.Helper()
 	defaults, err := load()

@@ -18,7 +18,8 @@ func (f *Instruments) add(i metric.Observable, err error) {
 	f.all, f.err = append(f.all, i), cmp.Or(f.err, err)
 }
 
-// Observe registers read, which observes all instruments that were made. It returns the first error.
+// Observe registers the callback read, which reports the values of all instruments that were made. It returns the first
+// error.
 func (f *Instruments) Observe(read metric.Callback) error {
 	if f.err == nil {
 		_, f.err = f.Meter.RegisterCallback(read, f.all...)

@@ -78,7 +78,8 @@ func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, princi
 	return out, refusal.Failure("enroll a factor", err)
 }
 
-// checkEnrolment makes the checks that need only the request, and begins to fill out.
+// checkEnrolment makes the checks that need only the request, and sets the fields of the answer out that follow from
+// the request.
 func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
 	factor := &out.Factor
 	switch kind := store.FactorKind(p.Kind); kind {

@@ -195,8 +195,8 @@ func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.
 	return b.Send(ctx)
 }
 
-// open reads the challenge, together with what the statements of read return, and checks whether the challenge may be
-// answered.
+// open reads the challenge, in one round trip with the statements that the function read adds, and checks whether the
+// challenge may be answered.
 func (op *verifyFactorOp) open(ctx context.Context, tx *flow.Tx,
 	read func(*flow.Batch)) (at store.Attempt, err error) {
 	b := tx.Batch()

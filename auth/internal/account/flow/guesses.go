@@ -27,7 +27,8 @@ type Guesses struct {
 	off            bool
 }
 
-// PasswordGuesses returns the Guesses for the password of the address who, in the audience aud.
+// PasswordGuesses returns the Guesses for the password of a user of the audience aud; who is the user's e-mail address
+// or phone number.
 func PasswordGuesses(f *Flow, aud, who string) Guesses {
 	n := f.Settings.Passwords.TriesPerAccount
 	g := Guesses{Address: who, note: store.NewInterval(f.LimitKey("password note", who), time.Minute), off: n <= 0}
@@ -115,7 +116,7 @@ func (g *Guesses) failed(f *Flow, limit store.Limit, user uuid.UUID, reason stri
 	}
 }
 
-// RecordRejected records a sign-in that the operator's hook of passwords rejected with the refusal why. It takes a try
+// RecordRejected records a sign-in that the operator's hook of passwords rejected; why is the refusal. It takes a try
 // only if the password was wrong.
 func (g *Guesses) RecordRejected(ctx context.Context, f *Flow, user uuid.UUID, right bool, why error) error {
 	r, ok := errors.AsType[*refusal.Refusal](why)
@@ -128,10 +129,10 @@ func (g *Guesses) RecordRejected(ctx context.Context, f *Flow, user uuid.UUID, r
 	return g.CountWrong(ctx, f, user, "password", r)
 }
 
-// CodeTries returns the bucket of wrong one-time codes for the address who, whether or not a code was sent to it, and
-// the bucket of its guesses from the client's network. Both are zero if wrong codes are not limited. Callers that lock
-// different rows before they take a try must pass different values of name, which gives them separate buckets, so that
-// they cannot deadlock.
+// CodeTries returns the bucket of wrong one-time codes for an address, whether or not a code was sent to it, and the
+// bucket of its guesses from the client's network; who is the e-mail address or phone number. Both buckets are zero if
+// wrong codes are not limited. Callers that lock different rows before they take a try must pass different values of
+// name: they get separate buckets, and so cannot deadlock.
 func CodeTries(f *Flow, name, aud, who string) (store.Limit, store.Place) {
 	n := f.Settings.CodesPerAccount
 	if n <= 0 {

@@ -101,8 +101,8 @@ func (f *Flow) locales(metadata json.RawMessage) []string {
 	return f.Settings.Languages.Candidates(metadata, f.Req.AcceptLanguage)
 }
 
-// TextSMS returns an SMS with a one-time code. text makes the text from the code; nil: the built-in text in the user's
-// language, which metadata may name.
+// TextSMS returns an SMS with a one-time code. The function text makes the SMS's text from the code. If it is nil, the
+// text is the built-in one in the user's language, which metadata may name.
 func (f *Flow) TextSMS(text func(string) string, code string, metadata json.RawMessage) mail.SMS {
 	language := f.Settings.Languages.Choose(f.locales(metadata)...)
 	if text == nil {
@@ -205,8 +205,8 @@ func Notification(f *Flow, kind mail.Kind, to string, v mail.Vars) store.NewMess
 		IP: f.Settings.HookIP(mail.ChannelEmail, f.Req), Locales: f.locales(v.Data)}, f.Now.Add(notificationLife))
 }
 
-// NotifyUser adds a notification to the user's e-mail address, if the user has one. v has the variables that the
-// template of kind needs.
+// NotifyUser adds a notification to the user's e-mail address, if the user has one. v has the variables that the mail
+// template of this kind needs.
 func NotifyUser(f *Flow, b *Batch, kind mail.Kind, u store.User, v mail.Vars) {
 	if u.Email != "" {
 		v.Email, v.Data = u.Email, u.UserMetadata

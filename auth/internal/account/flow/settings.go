@@ -14,8 +14,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Settings are the settings that an operator may change while the daemon runs. A request loads them once. Fields
-// without an env tag are computed from other settings; their comments name those without the prefix AUTH_.
+// Settings are the settings that an operator may change while the daemon runs. A request loads them once. A field
+// without an env tag is computed from other settings, which its comment names without the prefix AUTH_.
 type Settings struct {
 	SiteURL string // SITE_URL
 	// SiteName is SITE_NAME: the issuer that authenticator apps show; "" stands for the host of SITE_URL.
@@ -24,7 +24,7 @@ type Settings struct {
 	Languages *locale.Catalog
 	BaseURL   string // API_EXTERNAL_URL: the beginning of links, unless the request has another
 
-	// Audience of users and of requests that name none.
+	// Audience of users, and of requests that name no audience.
 	Audience string `env:"AUTH_JWT_AUD" envDefault:"authenticated" table:"JWT"`
 	// Roles whose tokens may call the admin endpoints.
 	AdminRoles []string `env:"AUTH_JWT_ADMIN_ROLES" envDefault:"service_role,supabase_admin" table:"JWT"`
@@ -133,8 +133,8 @@ type ExternalSettings struct {
 	ManualLinking bool `env:"AUTH_SECURITY_MANUAL_LINKING_ENABLED" envDefault:"false"`
 	// Users with a verified factor may link and unlink identities only in a session of aal2.
 	LinkingAAL2 bool `env:"AUTH_SECURITY_LINKING_REQUIRE_AAL2" envDefault:"true"`
-	// Identities are linked only by PKCE, by the client that requested the linking, so that a link that one user
-	// requested and another opened links nothing.
+	// Identities are linked only by PKCE, by the client that requested the linking. So nothing is linked if one user
+	// requests a link and another user opens it.
 	LinkingPKCE bool `env:"AUTH_SECURITY_LINKING_REQUIRE_PKCE" envDefault:"true"`
 }
 
@@ -203,7 +203,7 @@ type SessionSettings struct {
 	Tags []string `env:"AUTH_SESSIONS_TAGS"`
 	// Sessions that one user may have at once; the one refreshed longest ago ends. 0: any number.
 	MaxPerUser int `env:"AUTH_SESSIONS_MAX_PER_USER" envDefault:"0" min:"0"`
-	// Refreshes that one session may make in a row; one more is allowed each second. 0: any number.
+	// Refreshes that one session may make at once; one more is allowed each second. 0: any number.
 	RefreshBurst int `env:"AUTH_RATE_LIMIT_REFRESH_PER_SESSION" envDefault:"60" min:"0" table:"Limits"`
 }
 

@@ -44,7 +44,8 @@ func OnUser(ctx context.Context, f *Flow, id uuid.UUID, do func(*Tx, store.User)
 }
 
 // DropOthers adds to a patch what an account loses when the proven owner of an address gets the account: the password,
-// unless the owner chose one; the address of the other kind than provider ("email" or "phone"); and pending changes.
+// unless the owner chose one; the phone number if provider is "email", or the e-mail address if provider is "phone";
+// and pending changes.
 func DropOthers(p *store.UserPatch, provider string) {
 	if p.PasswordHash == nil {
 		p.PasswordHash = new("")
@@ -88,8 +89,9 @@ func CheckClaimLengths(role, aud string) error {
 // ErrSignupDisabled is the refusal of a sign-up while only administrators and invitations may create users.
 var ErrSignupDisabled = refusal.Unprocessable(refusal.CodeSignupDisabled, "Signups not allowed for this instance")
 
-// Profile returns data together with the members that this daemon writes itself (ownMembers), which replace those of
-// data. An identity has it as its identity_data and, if the address is verified, the user as user_metadata.
+// Profile returns data together with the members that this daemon writes itself (ownMembers), which replace members of
+// the same name. The result is stored as the identity_data of an identity and, if the address is verified, also as the
+// user's user_metadata.
 func Profile(id uuid.UUID, provider, who string, verified bool, data json.RawMessage) json.RawMessage {
 	members := membersOf(data)
 	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
@@ -104,8 +106,8 @@ func Profile(id uuid.UUID, provider, who string, verified bool, data json.RawMes
 var ErrEmailExists = refusal.Unprocessable(refusal.CodeEmailExists,
 	"A user with this email address has already been registered")
 
-// OwnIdentity returns the identity that a user has for an e-mail address or phone number. provider is "email" or
-// "phone", who is the address.
+// OwnIdentity returns the identity that a user has for an e-mail address or phone number, which is given as who;
+// provider is "email" or "phone".
 func OwnIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p store.UserPatch) *store.Identity {
 	i := &store.Identity{
 		ID: uuid.New(), UserID: user, Provider: provider, ProviderID: user.String(),
@@ -117,7 +119,8 @@ func OwnIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p s
 	return i
 }
 
-// NoteProof records in a patch that the user has proven to own the address who.
+// NoteProof records in a patch that the user has proven to own an e-mail address or phone number, which is given as
+// who.
 func NoteProof(p *store.UserPatch, u store.User, who string) {
 	switch {
 	case who == "":

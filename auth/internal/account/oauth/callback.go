@@ -93,13 +93,14 @@ type Arrival struct {
 	LinkAAL               int
 }
 
-// Arrive signs in the user of a provider's profile, or links the profile's identity, and adds the result to out.
+// Arrive signs in the user of a provider's profile, or links the profile's identity. It returns out with the result
+// added.
 func Arrive(ctx context.Context, f *flow.Flow, p Arrival, out OAuthResult) (OAuthResult, error) {
 	op := oauthOp{f: *f, Arrival: p, names: append([]string{p.Provider}, p.Aliases...)}
 	return op.finish(ctx, out)
 }
 
-// finish runs the operation and adds its result to out.
+// finish runs the operation, and returns out with the result added.
 func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, error) {
 	if op.LinkUser != uuid.Nil && op.Challenge.Given() && op.f.Settings.External.LinkingPKCE {
 		return op.issueLinkingCode(ctx, out)

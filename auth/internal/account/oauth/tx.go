@@ -80,7 +80,8 @@ func (w *oauthTx) reconcile() error {
 
 const confirmationSent = "Unverified email with %s. A confirmation email has been sent to your %[1]s email"
 
-// refuse makes the request end with a refusal after the commit. words is a format with a place for the provider's name.
+// refuse makes the request end with a refusal after the commit. Its text is made from the format words, which has a
+// place for the provider's name.
 func (w *oauthTx) refuse(code, words string) {
 	w.b.Refuse(refusal.Unprocessable(code, fmt.Sprintf(words, w.op.Profile.Provider)))
 }

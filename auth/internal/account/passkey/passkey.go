@@ -92,7 +92,7 @@ func (a *Passkeys) AdminList(ctx context.Context, user uuid.UUID) ([]store.Crede
 	return a.List(ctx, user)
 }
 
-// passkeysOf returns those credentials that are passkeys, not security keys.
+// passkeysOf returns the credentials that are passkeys, leaving out security keys.
 func passkeysOf(all []store.Credential) []store.Credential {
 	return slices.DeleteFunc(slices.Clone(all), func(c store.Credential) bool { return c.Factor != uuid.Nil })
 }

@@ -77,8 +77,8 @@ func Unprocessable(code, msg string) *Refusal {
 // NotValid returns the refusal of an input that breaks a rule.
 func NotValid(msg string) *Refusal { return Invalid(CodeValidationFailed, msg) }
 
-// Unavailable returns the refusal (503) while something that the daemon depends on is temporarily unavailable; after is
-// the Retry-After.
+// Unavailable returns the refusal (503) of a request that needs something that is temporarily unavailable. The
+// Retry-After is the time in after.
 func Unavailable(err error, after time.Duration) *Refusal {
 	return &Refusal{Kind: KindUnavailable, Code: CodeUnexpectedFailure, Err: err, RetryAfter: after,
 		Msg: "The service is temporarily unavailable, please retry after a moment."}
@@ -101,8 +101,8 @@ type Committed struct{ Cause error }
 
 func (e *Committed) Error() string { return e.Cause.Error() }
 
-// Failure converts an error of the store or of the password workers to the error that a flow returns. doing names what
-// failed. It returns a Refusal unchanged.
+// Failure converts an error of the store or of the password workers to the error that a flow returns. doing says what
+// was being done, such as "sign up". Failure returns a Refusal unchanged.
 func Failure(doing string, err error) error {
 	if err == nil {
 		return nil
