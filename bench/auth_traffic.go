@@ -19,8 +19,8 @@ const authConns = 16
 const clientHeaders = "User-Agent: gatehouse-bench\r\nX-Client-Info: gotrue-js/2.0.0\r\n" +
 	"X-Supabase-Api-Version: 2024-01-01\r\n"
 
-// appendRequest appends an HTTP request to b. It has a fixed Host, since the daemon takes the host in links from its
-// settings.
+// appendRequest appends an HTTP request to b. Its Host header is always the same, since the daemon takes the host of
+// links from its settings.
 func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
 	b = fmt.Appendf(b, "%s %s HTTP/1.1\r\nHost: bench.example\r\n%s", method, path, clientHeaders)
 	if bearer != "" {

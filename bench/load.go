@@ -106,7 +106,7 @@ func (l load) driveClean() (*result, error) {
 	return r, err
 }
 
-// background starts a load that runs until end is called.
+// background starts a load in the background. It runs until the returned function is called, which returns the result.
 func (l load) background() (end func() (*result, error)) {
 	stop := make(chan struct{})
 	l.run, l.stop = time.Hour, stop

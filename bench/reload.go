@@ -51,8 +51,8 @@ func (s *suite) reload(ctx context.Context) error {
 	return nil
 }
 
-// flowRuleText is ruleText with extra rules in a form that people might write: in YAML's flow style ({…}) over several
-// lines, with text outside ASCII.
+// flowRuleText returns the same rules as ruleText, but writes the extra rules in a form that people might use: in
+// YAML's flow style ({…}) over several lines, with text outside ASCII.
 func flowRuleText(extra int, limit uint32) []byte {
 	text := bytes.NewBuffer(ruleText(0, limit))
 	for i := range extra {
@@ -113,8 +113,8 @@ func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []s
 	return spans, nil
 }
 
-// decidesBy returns an error unless the daemon decides by the given generation of rules, which has its number as a
-// limit.
+// decidesBy returns an error unless the daemon decides by the given generation of rules. Each generation has its number
+// as the limit of a rule.
 func decidesBy(t *target, generation int) error {
 	const request = `{"domain": "` + domain + `", "descriptors": [{"entries": [{"key": "generation", "value": "?"}]}]}`
 	answer, err := http.Post("http://"+t.http+"/json", "application/json", strings.NewReader(request))

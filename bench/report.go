@@ -35,7 +35,7 @@ type budget struct {
 
 func (r *report) linef(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
-// atMost adds a budget: the median of values may be at most limit. It leaves out NaN, which are values of refused runs,
+// atMost adds a budget: the median of values must not exceed limit. It leaves out the NaN that stand for refused runs,
 // and adds nothing if all runs were refused.
 func (r *report) atMost(limit float64, unit, what string, values []float64, note ...string) {
 	r.add(values, budget{what: what, unit: unit, limit: limit, note: strings.Join(note, " ")})
@@ -91,8 +91,8 @@ func (r *report) printBudgets(title string) {
 	r.budgets = nil
 }
 
-// format formats the figures of a spread with the same precision: as many decimals as give the smallest figure three
-// digits.
+// format formats a figure of a spread. The number of decimals depends on the median, so that all figures of a spread
+// have equally many: none if the median is at least 1000, one if it is at least 100, otherwise two.
 func (s spread) format(v float64) string {
 	switch {
 	case s.median >= 1000:

@@ -43,7 +43,7 @@ func connect(addr string) (socket, error) {
 	return socket{fd: fd}, nil
 }
 
-// flush writes as much as the kernel takes. The rest stays in s.out.
+// flush writes the bytes in s.out. The bytes that the kernel does not accept now stay in s.out.
 func (s *socket) flush() error {
 	for len(s.out) > 0 {
 		n, err := nonblock.Write(uintptr(s.fd), s.out)

@@ -176,7 +176,7 @@ func command(program string, args ...string) *exec.Cmd {
 	return exec.Command(path, args...)
 }
 
-// begin starts a target's process in a folder of its own, without a .env, with a log there.
+// begin starts a target's process in a folder of its own, which has the target's log and no .env.
 func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
 	cmd.Dir = filepath.Join(l.dir, t.name)
 	if err := os.MkdirAll(cmd.Dir, 0o755); err != nil {

@@ -269,7 +269,7 @@ func (s *Store) State() State {
 	return s.state
 }
 
-// read loads the files and counts that it did.
+// read loads the files, and increments the counter Reads of the state.
 func (s *Store) read() (*material, []*Error) {
 	m, errs := s.files.load()
 	s.mu.Lock()

@@ -62,7 +62,8 @@ func repository(t testing.TB) string {
 	}
 }
 
-// Valid runs Envoy's own validation of a file as it is, with comments and aliases.
+// Valid runs Envoy's own validation of a configuration file, without decoding it first, so comments and YAML aliases
+// are checked too.
 func Valid(t testing.TB, file string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), Program(t), "--mode", "validate", "-c", file, "--log-level",

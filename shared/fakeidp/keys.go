@@ -62,7 +62,7 @@ var curves = map[string]elliptic.Curve{"ES256": elliptic.P256(), "ES384": ellipt
 
 var hashes = map[string]crypto.Hash{"256": crypto.SHA256, "384": crypto.SHA384, "512": crypto.SHA512}
 
-// SwapKeys replaces the keys of all dialects by new ones, and publishes the new keys only.
+// SwapKeys replaces the keys of all dialects by new ones with new ids, and publishes only the new keys.
 func (s *Server) SwapKeys() {
 	s.ring.mu.Lock()
 	defer s.ring.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Server) SwapKeys() {
 	s.ring.fill()
 }
 
-// ReplaceKeys is SwapKeys with new keys that have the ids of the old keys.
+// ReplaceKeys does what SwapKeys does, but the new keys have the ids of the old keys.
 func (s *Server) ReplaceKeys() {
 	s.ring.mu.Lock()
 	defer s.ring.mu.Unlock()

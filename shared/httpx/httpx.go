@@ -106,7 +106,8 @@ func Stop(ctx context.Context, srv *http.Server) error {
 	return nil
 }
 
-// ServeUntil serves on l until ctx ends. Then it calls Stop, which lets running requests finish for at most patience.
+// ServeUntil serves on l until ctx ends. Then it calls Stop, which lets running requests finish for no longer than
+// patience.
 func ServeUntil(ctx context.Context, srv *http.Server, l net.Listener, patience time.Duration) error {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()

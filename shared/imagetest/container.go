@@ -205,7 +205,8 @@ func (r *Running) Exec(t testing.TB, argv ...string) (status int, output string)
 // Signal sends a signal to the program in the container, not to bubblewrap.
 func (r *Running) Signal(s os.Signal) error { return r.program.Signal(s) }
 
-// Stop sends SIGTERM to the program and waits, at most for grace. The error is the exit status, unless it is 0.
+// Stop sends SIGTERM to the program and waits for its end, for no longer than grace. The error is the exit status,
+// unless it is 0.
 func (r *Running) Stop(grace time.Duration) error {
 	r.Signal(syscall.SIGTERM)
 	select {

@@ -52,8 +52,8 @@ type Watch struct {
 	t       testing.TB
 }
 
-// Watch repeats the probe every Period until t ends or Stop is called. The Watch has tripped once FailureThreshold
-// probes in a row have failed.
+// Watch repeats the probe every Period until t ends or Stop is called. The Watch trips when as many probes as
+// FailureThreshold have failed without a success between them.
 func (p Probe) Watch(t testing.TB, r *Running) *Watch {
 	w := &Watch{stop: make(chan struct{}), stopped: make(chan struct{}), t: t}
 	go func() {

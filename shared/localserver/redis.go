@@ -95,8 +95,8 @@ func redisReady(ctx context.Context, network, addr string) error {
 	return redisPing(c)
 }
 
-// tlsReady is redisReady over TLS. If the server requires a client's certificate, it is ready when the handshake is
-// complete.
+// tlsReady does what redisReady does, over TLS. If the server requires a client's certificate, it counts as ready when
+// the handshake is complete.
 func (o RedisOptions) tlsReady(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {

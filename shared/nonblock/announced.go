@@ -11,7 +11,8 @@ import "syscall"
 // the peer has ended the stream.
 func Read(fd uintptr, b []byte) (int, error) { return again(syscall.Read, fd, b) }
 
-// Write writes as much as a non-blocking socket accepts. It returns EAGAIN if the socket accepts nothing now.
+// Write writes to a non-blocking socket and returns how many bytes the socket has accepted. It returns EAGAIN if the
+// socket accepts nothing now.
 func Write(fd uintptr, b []byte) (int, error) { return again(syscall.Write, fd, b) }
 
 func again(call func(int, []byte) (int, error), fd uintptr, b []byte) (int, error) {

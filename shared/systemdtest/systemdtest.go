@@ -105,8 +105,8 @@ func (m *Manager) Next(patience time.Duration) string {
 	return string(b[:n])
 }
 
-// Await waits for a message that matches the regular expression form as a whole, and returns the messages that preceded
-// it.
+// Await waits for a message that, as a whole, matches the regular expression in form. It returns the messages that
+// arrived before it.
 func (m *Manager) Await(t testing.TB, form string) (before []string) {
 	t.Helper()
 	want := regexp.MustCompile("^(?:" + form + ")$")

@@ -131,13 +131,13 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// Exec runs a statement, or several without arguments, over a connection of its own.
+// Exec opens a connection for one call, on which it runs one statement, or several if there are no arguments.
 func Exec(t testing.TB, url, sql string, args ...any) {
 	t.Helper()
 	query(t, url, func(c *pgx.Conn) error { return must.ErrOf(c.Exec(context.Background(), sql, args...)) }, sql)
 }
 
-// One returns the one value that a query finds, over a connection of its own.
+// One opens a connection for one query, and returns the only value that the query finds.
 func One[T any](t testing.TB, url, sql string, args ...any) (v T) {
 	t.Helper()
 	query(t, url, func(c *pgx.Conn) error { return c.QueryRow(context.Background(), sql, args...).Scan(&v) }, sql)

@@ -1,5 +1,5 @@
-// Package upgradetest is for tests that, under load, replace replicas of the former release by the present program, and
-// then replace these by the former release again.
+// Package upgradetest is for tests that replace replicas under load: first replicas of the former release by replicas
+// of the present program, and then the reverse.
 package upgradetest
 
 import (

@@ -68,8 +68,8 @@ func (op *signInOp) run(ctx context.Context) (u store.User, draft flow.SessionDr
 	return u, draft, refusal.Unavailable(errChangedMeanwhile, time.Second)
 }
 
-// try checks the password against the account as it is now. It returns errChangedMeanwhile if the account changed while
-// the password was checked, and has to be read again.
+// try checks the password against the account's present hash. It returns errChangedMeanwhile if the account changed
+// while the password was checked: then the account has to be read again.
 func (op *signInOp) try(ctx context.Context) (u store.User, draft flow.SessionDraft, err error) {
 	look := store.CredentialsFor{Aud: op.f.Aud(), Tries: op.guesses.Account, Place: op.guesses.Place}
 	if op.provider == "email" {

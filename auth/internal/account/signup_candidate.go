@@ -69,8 +69,8 @@ func (cand *signupCandidate) profile(id uuid.UUID, verified bool, data json.RawM
 	return flow.Profile(id, cand.provider, cand.address, verified, data)
 }
 
-// user returns the new account, as it is stored or as the answer shows it, with the same identity at each call. An
-// address that is confirmed at once, without a mail or SMS, counts as unproven.
+// user returns the new account, either as it is stored or as the answer shows it. Its identity is the same at each
+// call. An address that is confirmed at once, without a mail or SMS, counts as unproven.
 func (cand *signupCandidate) user(f *flow.Flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
 		ID: id, Aud: cand.aud, Role: f.Settings.Role, CreatedAt: f.Now, UpdatedAt: f.Now,

@@ -136,8 +136,9 @@ func (w *verifyTx) putIdentity(provider, who string, data json.RawMessage) {
 	w.patch.ProvidersFromIdentities = true
 }
 
-// changeEmail handles one of the two proofs of an e-mail change. Each address has a flag that only a token for the
-// address sets, and the new address must always be proven.
+// changeEmail handles one of the two proofs of an e-mail change: of the current and of the new address. For each of the
+// two addresses there is a flag, which only a token that was sent to the address sets. The new address must always be
+// proven.
 func (w *verifyTx) changeEmail() (half bool, err error) {
 	current := w.t.Kind == store.KindEmailChangeCurrent
 	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {

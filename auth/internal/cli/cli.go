@@ -21,7 +21,7 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// Exit statuses. Wrong usage has a status of its own, so that scripts can distinguish it from a failure.
+// These are the exit statuses. Wrong usage has a status of its own, so that scripts can distinguish it from a failure.
 const (
 	exitOK     = 0
 	exitFailed = 1

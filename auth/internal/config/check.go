@@ -170,7 +170,8 @@ func checkURL(r *settings.Report, name, text string) {
 	}
 }
 
-// checkOutward is checkURL for URLs to which secrets are sent: it requires https unless the URL leads to this machine.
+// checkOutward does what checkURL does, for URLs to which secrets are sent. It also requires https, unless the URL
+// leads to this machine.
 func (c *Config) checkOutward(r *settings.Report, name, text string) {
 	checkURL(r, name, text)
 	u, err := url.Parse(text)

@@ -9,13 +9,13 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// legacyPair matches a setting of LinkedIn or Slack. Each of the two is one provider with a mode here. In supabase/auth
-// each is two providers; the name of the second has OIDC in it.
+// legacyPair matches the name of a setting of LinkedIn or Slack. supabase/auth has two providers for LinkedIn and two
+// for Slack, the second with OIDC in its name. This daemon has one provider for each, with a mode.
 var legacyPair = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
 
-// dropUnusedLegacy removes settings of LinkedIn and Slack from the environment. Each of the two is two providers in
-// supabase/auth. If only one provider of a pair is on, the settings of the other are removed: here both providers'
-// settings get the same names, so they would contradict each other. taken has the names of the removed settings.
+// dropUnusedLegacy removes settings of LinkedIn and Slack from the environment. supabase/auth has two providers for
+// each of them. If only one provider of a pair is on, the settings of the other are removed: this daemon gives both
+// providers' settings the same names, so they would contradict each other. taken has the names of the removed settings.
 func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	on := map[string]bool{}
 	for _, e := range environ {

@@ -59,7 +59,8 @@ func StartClock(ctx context.Context, db *store.DB, log *slog.Logger) (*clock.Clo
 // DatabaseTimeout is how long a start waits for an unreachable database, which may be starting at the same time.
 const DatabaseTimeout = 30 * time.Second
 
-// OpenStore connects to the database. While the database is unreachable, it tries again for at most patience.
+// OpenStore connects to the database. While the database is unreachable, it tries again, but not for longer than
+// patience.
 func OpenStore(ctx context.Context, o store.Options, patience time.Duration) (*store.DB, error) {
 	deadline := time.Now().Add(patience)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {

@@ -38,9 +38,9 @@ const (
 	metricsTimeout = 2 * time.Second
 )
 
-// startTelemetry sets up traces and metrics, as far as they are switched on. Errors in the settings were reported
-// before. If an exporter cannot start for another reason, the failure is logged and the exporter stays off, since
-// telemetry must not prevent sign-ins.
+// startTelemetry sets up traces and metrics, if they are switched on. Errors in the settings were reported before. If
+// an exporter cannot start for another reason, the failure is logged and the exporter stays off, since telemetry must
+// not prevent sign-ins.
 func (d *daemon) startTelemetry(ctx context.Context) {
 	c := d.config.Load().Telemetry
 	if !c.Tracing && !c.Metrics {

@@ -34,8 +34,8 @@ func (s *Server) postCallback(c *call) error {
 	return s.callback(c, form)
 }
 
-// callback redirects the browser in every case: to the application, with a session, a code or an error, or to the site
-// as long as it is unknown which sign-in the callback belongs to.
+// callback redirects the browser in every case: to the application, with a session, a code or an error. As long as it
+// is unknown which sign-in the callback belongs to, it redirects to the site.
 func (s *Server) callback(c *call, params url.Values) error {
 	for _, values := range params {
 		for i := range values {

@@ -36,7 +36,8 @@ const (
 	limiterCount
 )
 
-// rate describes a token bucket: it holds at most burst tokens, and n tokens are refilled evenly in the time per.
+// rate describes a token bucket. The bucket holds no more tokens than the field burst says. As many tokens as n says
+// are refilled, evenly, in the time per.
 type rate struct {
 	burst float64
 	n     float64

@@ -20,8 +20,8 @@ func (s *Server) postOTP(c *call) error {
 	return c.empty(s.accounts.SendOTP(c.ctx(), s.sender(c), in))
 }
 
-// postMagicLink is the older form of postOTP, with an error text of its own for a body that is not JSON. In
-// postMagicLink and postRecover, a feature that is switched off is reported before errors in the body.
+// postMagicLink does what postOTP does, at an older route, and has another error text for a body that is not JSON.
+// postMagicLink and postRecover report that a feature is switched off before they report errors in the body.
 func (s *Server) postMagicLink(c *call) error {
 	var in flow.MagicLink
 	if err := c.decode(&in); err != nil {

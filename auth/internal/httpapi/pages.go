@@ -63,7 +63,7 @@ func (s *Server) postConfirm(c *call) error {
 	return s.redeemLink(c, client, cleanText(form.Get("type"), 8<<10), cleanText(form.Get("token"), 8<<10))
 }
 
-// form reads a body of at most mostForm bytes that is an HTML form.
+// form reads a body that is an HTML form. It refuses a body of more than mostForm bytes.
 func (c *call) form() (url.Values, error) {
 	kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/x-www-form-urlencoded" {

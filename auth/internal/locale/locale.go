@@ -186,7 +186,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// plain is Text for texts that cannot be broken, or whose errors are reported elsewhere.
+// plain does what Text does, but returns no error. It is for texts that cannot be broken, and for texts whose errors
+// are reported elsewhere.
 func (l *Language) plain(key string, variables map[string]any) string {
 	text, _ := l.Text(key, variables)
 	return text

@@ -115,7 +115,7 @@ func (p Params) dummy() string {
 		bcrypt64.EncodeToString(raw[16:39]))
 }
 
-// decimal reads a number that is at most limit, without a sign or leading zeros.
+// decimal reads a number without a sign or leading zeros. It refuses a number above limit.
 func decimal(text string, limit int) (int, bool) {
 	if text == "" || len(text) > 9 || text[0] == '0' && len(text) > 1 || strings.Trim(text, "0123456789") != "" {
 		return 0, false

@@ -56,7 +56,7 @@ func strict64(enc *base64.Encoding, text string, min, max int) ([]byte, bool) {
 	return raw, err == nil && len(raw) >= min && len(raw) <= max
 }
 
-// bcrypt64 is base64 with bcrypt's own alphabet.
+// bcrypt64 is the encoding base64 with the alphabet that bcrypt uses.
 var bcrypt64 = base64.NewEncoding("./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789").WithPadding(
 	base64.NoPadding)
 

@@ -96,8 +96,8 @@ func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
 	return nil
 }
 
-// factorQuota returns the quota of a challenge's SMS, or a refusal if the SMS cannot be sent now. Each factor has a
-// pause of its own; all SMS share the budgets.
+// factorQuota returns the quota of the SMS with a challenge's code, or a refusal if the SMS cannot be sent now. Each
+// factor has its own pause between two SMS; the budgets are shared by all SMS.
 func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor store.Factor,
 	channel string) (*flow.Quota, error) {
 	if err := f.Settings.Phone.CheckChannel(channel); err != nil {

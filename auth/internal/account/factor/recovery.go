@@ -249,8 +249,8 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 	return op.grant(ctx)
 }
 
-// judgeRecoveryCode uses up the recovery code if it is right, and takes a try if it is wrong. remaining gets the number
-// of codes that are left.
+// judgeRecoveryCode uses up the recovery code if it is right. If it is wrong, judgeRecoveryCode counts it against the
+// limit of wrong codes. remaining gets the number of codes that are left.
 func (op *verifyFactorOp) judgeRecoveryCode(ctx context.Context, tx *flow.Tx, remaining *int) error {
 	tries := codeTries(&op.f, op.principal.User.ID)
 	var levels []store.Level

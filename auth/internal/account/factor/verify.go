@@ -39,7 +39,8 @@ type verifyFactorOp struct {
 	find   func(store.User) (store.Factor, error)                           // returns the factor from the locked user
 	judge  func(context.Context, *flow.Tx, store.User, store.Session) error // checks the answer and sets judged
 	judged bool                                                             // the answer was checked
-	// passed is the ID of the factor whose answer was right, once a hook has been called.
+	// passed is the ID of the factor, set after its answer was found right and the hooks were called. The session is
+	// then raised in a second transaction.
 	passed uuid.UUID
 	// done is called after a right answer, with the batch that raises the session.
 	done func(*flow.Batch)
@@ -52,8 +53,8 @@ type verifyFactorOp struct {
 }
 
 // VerifyFactor checks the answer to a challenge of a second factor. A right answer raises the session to aal2 with a
-// new refresh token, and ends the user's sessions below aal2. Wrong answers are counted under the lock on the user, so
-// that parallel answers get no more tries.
+// new refresh token, and ends the user's sessions below aal2. Wrong answers are counted while the user's row is locked,
+// so that parallel requests get no further tries.
 func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p flow.FactorAnswer) (flow.Grant, error) {
 	f := a.core.Begin(req)
@@ -117,8 +118,8 @@ func (op *verifyFactorOp) grant(ctx context.Context) (flow.Grant, error) {
 	return flow.SignGrant(&op.f, op.user, op.session, &op.refresh, op.made)
 }
 
-// run checks the answer and raises the session. It takes one transaction, or two if a hook is called in between, since
-// neither a connection nor a lock may be held during the call.
+// run checks the answer and raises the session, in one transaction. If a hook must be called between the two steps, it
+// takes two transactions, since neither a connection nor a lock may be held during the call.
 func (op *verifyFactorOp) run(ctx context.Context) error {
 	ask := op.f.Settings.Factors.Attempt
 	apart := ask != nil || op.f.Settings.Hooks.Claims != nil

@@ -65,7 +65,7 @@ type keyAnswer struct {
 	row       store.Credential // the row to insert for a new key, else the row in the database
 }
 
-// answerWithKey makes op check a security key's answer instead of a code.
+// answerWithKey makes the operation check the answer of a security key instead of a code.
 func (op *verifyFactorOp) answerWithKey(p *flow.WebAuthnAnswer) error {
 	switch {
 	case p == nil:
@@ -85,7 +85,7 @@ func (op *verifyFactorOp) answerWithKey(p *flow.WebAuthnAnswer) error {
 	return nil
 }
 
-// judge checks the answer under the lock on the user. Wrong answers are not counted, since a signature cannot be
+// judge checks the answer while the user's row is locked. Wrong answers are not counted, since a signature cannot be
 // guessed.
 func (k *keyAnswer) judge(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
 	op := k.op

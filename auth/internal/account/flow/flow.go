@@ -68,8 +68,8 @@ type RequestInfo struct {
 	Aud string
 	// TrustedIP is the client's address if a trusted header carries it, else "".
 	TrustedIP string
-	// Network identifies the client for limits: an IPv4 address, an IPv6 /64, or the value by which a trusted header
-	// identifies clients; "" without such a header.
+	// Network identifies the client for limits. It is an IPv4 address, an IPv6 /64, or the value of the trusted header
+	// that identifies clients; "" if the client is not identified.
 	Network string
 	// AcceptLanguage is the header Accept-Language of the user's request, not parsed; "" for requests of
 	// administrators.

@@ -13,8 +13,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// The methods by which a session may have been opened, as its access token's claim amr names them; other packages have
-// more.
+// These are the values of the access token's claim amr (authentication method) that several packages use. Further
+// values are defined in the packages that use them.
 const (
 	MethodPassword  = "password"
 	MethodOTP       = "otp"
@@ -56,7 +56,7 @@ func EnforceSessionLimit(ctx context.Context, f *Flow, user uuid.UUID) {
 	}
 }
 
-// OpenedSession counts a sign-in whose session has been stored, and returns the session as it is stored.
+// OpenedSession counts a sign-in whose session has just been stored, and returns the stored session.
 func OpenedSession(f *Flow, o *SessionDraft) store.Session {
 	if f.Core.signedIn != nil {
 		f.Core.signedIn(o.method)

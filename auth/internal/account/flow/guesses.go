@@ -62,7 +62,8 @@ func (g *Guesses) Check(f *Flow, tried store.Tried) error {
 	return nil
 }
 
-// tooManyPasswords returns the refusal once no try is left, the same for known and unknown addresses.
+// tooManyPasswords returns the refusal of every password once the bucket of tries is empty. It is the same for known
+// and unknown addresses.
 func tooManyPasswords(wait time.Duration) *refusal.Refusal {
 	return refusal.Limited(refusal.CodeOverRequestRate,
 		"Too many wrong passwords for this address. Wait, or sign in with a link or a code.", wait)
@@ -87,8 +88,8 @@ func (g *Guesses) RefusalOf(err error) error {
 	return err
 }
 
-// CountWrong takes a try for a wrong password and writes an audit row with reason. It returns answer, or a refusal if
-// no try was left.
+// CountWrong counts a wrong password against the bucket of tries and writes an audit row with the given reason. It
+// returns the error answer or, if the bucket was empty, a refusal.
 func (g *Guesses) CountWrong(ctx context.Context, f *Flow, user uuid.UUID, reason string, answer error) error {
 	err := f.Core.DB.FailedPassword(ctx, g.failed(f, g.limit, user, reason))
 	if _, over := errors.AsType[*store.LimitError](err); over && g.off {
@@ -100,7 +101,7 @@ func (g *Guesses) CountWrong(ctx context.Context, f *Flow, user uuid.UUID, reaso
 	return answer
 }
 
-// RecordRefused writes an audit row about a sign-in that was refused with r although the password was right. It takes
+// RecordRefused writes an audit row about a sign-in that was refused with r although the password was right. It uses up
 // no try, and returns r.
 func (g *Guesses) RecordRefused(ctx context.Context, f *Flow, user uuid.UUID, r *refusal.Refusal) error {
 	if err := f.Core.DB.RefusedPassword(ctx, g.failed(f, g.LimitToCheck(), user, r.Code)); err != nil {

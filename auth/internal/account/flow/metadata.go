@@ -15,8 +15,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// maxNesting limits the depth of metadata. Services that verify access tokens may limit the depth of JSON; this
-// daemon's own limit is jsontext.MaxDepth.
+// maxNesting is how many levels deep metadata may be nested. Metadata is in access tokens, and services that verify
+// these may limit the depth of JSON; this daemon's own limit is jsontext.MaxDepth.
 const maxNesting = 24
 
 // Metadata parses a JSON object that a client sent, and returns it in a form that PostgreSQL and readers of this
@@ -68,8 +68,9 @@ func without(data json.RawMessage, names ...string) json.RawMessage {
 	return MustJSON(members)
 }
 
-// NewMetadata is UserMetadata for a new user. It refuses an object that exceeds MetadataMaxBytes. It returns nil for an
-// object without members, since the client library sends one with calls that bring no metadata.
+// NewMetadata parses the user_metadata of a new user as UserMetadata does. It refuses an object that exceeds
+// MetadataMaxBytes. It returns nil for an object without members, since the client library sends an empty object if the
+// application gives no metadata.
 func (s *Settings) NewMetadata(data []byte) (json.RawMessage, error) {
 	data, err := UserMetadata(data)
 	if string(data) == "{}" {

@@ -22,11 +22,12 @@ type Access uint8
 const (
 	Full Access = iota
 	ReadUser
-	// AnyAudience is Full for tokens of any audience. The operation itself refuses an audience that does not match.
+	// AnyAudience has the checks of Full, but accepts tokens of any audience. The operation itself refuses an audience
+	// that does not match.
 	AnyAudience
 )
 
-// Principal is the user on whose behalf a request is made, as its access token names the user.
+// Principal is the user on whose behalf a request is made. The request's access token names the user.
 type Principal struct {
 	User store.User // with identities and factors
 	// Session is the token's session; its ID is Nil if the token names none. Session.AAL is the assurance level (1 or
@@ -159,7 +160,7 @@ func (s *Settings) IsExpired(v store.Session, now time.Time) bool {
 	return s.IsOutlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))
 }
 
-// IsOutlived is IsExpired without the check of inactivity.
+// IsOutlived makes the checks of IsExpired except the check of inactivity.
 func (s *Settings) IsOutlived(v store.Session, now time.Time) bool {
 	return !v.NotAfter.IsZero() && !now.Before(v.NotAfter) ||
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
@@ -246,9 +247,9 @@ func (s *Settings) checkAdmin(role string, reached bool) error {
 var ErrAdminAAL2 = refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 session is required to administer users")
 
 // AuthenticateConsole checks a session of the admin console, with one statement, by the rules of AuthenticateAdmin. The
-// session counts at the lower of its own level and aal, and the user with the role that is stored now. With
-// ErrAdminAAL2 it also returns the principal, who may then verify a factor. It returns the Actor as soon as the user is
-// known.
+// session's assurance level is lowered to aal if it is higher. The user's role is the role that is stored now. If the
+// error is ErrAdminAAL2, the principal is returned too, since the user may then verify a factor. The Actor is returned
+// as soon as the user is known.
 func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID, aal int) (Principal, Actor, error) {
 	s, now := k.live.Load(), k.now()
 	u, v, err := k.readPrincipal(ctx, user, session, nil)

@@ -39,8 +39,8 @@ type callerPlace struct {
 	known  bool
 }
 
-// Apart gives the owner of an address separate pauses in networks (places) from which the owner has signed in before.
-// Tokens are replaced only by tokens that were requested from the same place: see Mark.
+// Apart gives the owner of an address separate pauses for each network (place) from which the owner has signed in
+// before. A token is replaced only by a token that was requested from the same place, for which Mark stores the place.
 func (q *Quota) Apart(f *Flow, aud, owner string) *Quota {
 	at := &callerPlace{owner: store.UserAt{Aud: aud, Address: owner,
 		Place: store.Place{MAC: PlaceMAC(f), Since: f.Now.Add(-PlaceLife)}}}
@@ -215,9 +215,9 @@ func (q *Quota) LookUp(ctx context.Context, f *Flow, reads ...func(*Batch)) erro
 	return q.Check(f.Now)
 }
 
-// Take adds the statements that take one message from each limit. They are sent even if no message is, because no
-// account has the address; otherwise the answer to the next request would reveal that. others are the pauses of other
-// recipients. Pauses are taken in the order of their keys, so that two calls about the same two addresses do not
+// Take adds the statements that count one message against each limit. They are sent even if no account has the address
+// and so no message is sent; otherwise the answer to the next request would reveal that. others are the pauses of other
+// recipients. Pauses are changed in the order of their keys, so that two calls about the same two addresses do not
 // deadlock.
 func (q *Quota) Take(b *Batch, now time.Time, others ...store.Limit) {
 	pauses := slices.Concat(q.Pauses, others)

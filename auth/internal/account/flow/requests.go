@@ -11,8 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// The types below are decoded from the bodies of HTTP requests as they are: a client can set every field that has a
-// JSON name.
+// The bodies of HTTP requests are decoded into the types below: a client can set every field that has a JSON name.
 
 // Object is a member of a request that must be a JSON object; null counts as absent.
 type Object []byte

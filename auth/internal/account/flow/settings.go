@@ -285,7 +285,7 @@ type Hooks struct {
 }
 
 // ClaimsQuestion is the input of the hook Claims: the claims that an access token would have without the hook. Method
-// is how the session was opened, or token_refresh.
+// is the authentication method by which the session was opened, or token_refresh.
 type ClaimsQuestion struct {
 	User   uuid.UUID
 	Claims json.RawMessage

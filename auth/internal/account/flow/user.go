@@ -59,7 +59,7 @@ func DropOthers(p *store.UserPatch, provider string) {
 	p.ProvidersFromIdentities = true
 }
 
-// ClearSent adds to a patch that no messages have been sent to the user yet.
+// ClearSent adds to a patch that no messages have been sent to the user yet: it clears the times of sending.
 func ClearSent(p *store.UserPatch) {
 	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &time.Time{}, &time.Time{}, &time.Time{}
 	p.EmailChangeSentAt, p.PhoneChangeSentAt = &time.Time{}, &time.Time{}

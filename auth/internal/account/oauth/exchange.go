@@ -100,8 +100,8 @@ func (op *exchangeCodeOp) write(ctx context.Context, tx *flow.Tx) error {
 	return err
 }
 
-// takeCode uses up the code and notes the session that it opens. refused is why the code opens no session; the code is
-// used up nevertheless.
+// takeCode uses up the code and records the session that it opens. If the code opens no session, refused is the reason;
+// the code is used up all the same.
 func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *flow.Tx, session uuid.UUID) (refused, err error) {
 	op.pkce, err = tx.TakeFlow(ctx, op.hash, session, op.f.Now)
 	f := &op.pkce

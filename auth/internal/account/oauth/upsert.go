@@ -40,7 +40,8 @@ type oauthOp struct {
 	methods json.RawMessage // amr of the session that the new session continues
 }
 
-// errRaced is returned if the decision that was made before the user was locked does not hold under the lock.
+// errRaced is returned if the decision is made again once the user is locked, and differs from the decision before the
+// lock.
 var errRaced = errors.New("account: external: somebody else was faster")
 
 // oauthTries is how often the decision is made, if concurrent requests change the data that it depends on.
@@ -140,7 +141,7 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 }
 
 // askCreation asks the hook BeforeCreate whether a user may be created. It runs before the transaction, so that no
-// connection is held during the call. The hook gets the user as far as the user is known by then.
+// connection is held during the call. The hook gets what is known of the user before the transaction.
 func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.f.Settings.Hooks.BeforeCreate == nil {
 		return nil

@@ -53,7 +53,7 @@ func (a *Passkeys) SignIn(ctx context.Context, req flow.RequestInfo, p Answer) (
 	return op.open(ctx)
 }
 
-// signInOp is the state of one call of SignIn that looks the credential up.
+// signInOp is the state of one call of SignIn, once the answer has passed the checks that need no database.
 type signInOp struct {
 	f        *flow.Flow
 	response *webauthn.Assertion
