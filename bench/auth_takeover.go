@@ -221,7 +221,7 @@ func encryptAll(ctx context.Context, url, table, column string) error {
 	return err
 }
 
-// takeoverNames returns the names of the takeovers for -only.
+// takeoverNames returns the names by which -only selects the takeovers.
 func takeoverNames() (names []string) {
 	for _, c := range takeoverCases {
 		names = append(names, c.name)

@@ -114,8 +114,8 @@ func (a *account) take(answer []byte) bool {
 	return a.access != "" && a.refresh != ""
 }
 
-// field returns the value of a member of a JSON object, a string without escapes, as tokens are; "" if there is none.
-// The name must occur only once in the answer.
+// field returns the value of a member of a JSON object. The value must be a string without escapes, as tokens are, and
+// the name must occur only once in the answer. If there is no such member, field returns "".
 func field(answer []byte, name string) string {
 	_, rest, ok := bytes.Cut(answer, []byte(`"`+name+`":"`))
 	value, _, closed := bytes.Cut(rest, []byte(`"`))

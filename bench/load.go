@@ -46,7 +46,7 @@ type traffic interface {
 	drive(load) (*result, error)
 }
 
-// answer is an answer in a load: on which connection and when it arrived, and how long it took.
+// answer describes one answer in a load: on which connection and when it arrived, and how long it took.
 type answer struct {
 	conn    int
 	at      time.Time

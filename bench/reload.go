@@ -88,7 +88,8 @@ func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 	})
 }
 
-// nextRules returns the path of the file with a generation of rules, which is then renamed to the daemon's rules file.
+// nextRules returns the path of the file with a generation of rules. To reload, this file is renamed to the daemon's
+// rules file.
 func nextRules(t *target, generation int) string { return fmt.Sprintf("%s.%d", t.rules, generation) }
 
 // reloads makes the daemon reload rules again and again, and returns the times of the reloads.

@@ -199,7 +199,8 @@ func (r *report) comparisonTable(title string, all []comparison) {
 	}
 }
 
-// inverse turns a figure of which more is better into a figure of which more is worse.
+// inverse returns a function that divides a million by a figure. It is for figures of which more is better: more of the
+// quotient is worse.
 func inverse(figure func(sample) float64) func(sample) float64 {
 	return func(s sample) float64 {
 		if v := figure(s); v > 0 {

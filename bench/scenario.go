@@ -67,8 +67,8 @@ var scenarios = map[string]scenario{
 // plenty is a limit that no run reaches.
 const plenty = "{unit: day, requests_per_unit: 4000000000}"
 
-// serverRules is a format string for rules, with these arguments: the domain, plenty, the last rule's limit, and the
-// rules for the scenario "patterns".
+// serverRules is a format string for rules. Its arguments are the domain, the constant plenty, the limit of the last
+// rule, and the rules for the scenario "patterns".
 //
 //go:embed rules.yaml
 var serverRules string

@@ -86,7 +86,8 @@ func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, stea
 	}
 }
 
-// smallAuth fills a database with a daemon outside the group, and measures a daemon in the group on it.
+// smallAuth starts an auth daemon outside the control group, which fills the database, and then measures a second
+// daemon, inside the group, on the same database.
 func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 	db, err := startDatabase(ctx, s.testbed)
 	if err != nil {
@@ -126,7 +127,7 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 			{name: "sign-in", load: at(signingIn(authConns, half), 0.5, steady), most: 1500},
 		},
 		flood: []smallLoad{
-			// without pause; most are refused, with 503
+			// These clients sign in without pause; most requests are refused, with 503.
 			{name: "64 sign-ins at once", load: load{traffic: signIns, conns: 64, run: steady / 10}},
 			{name: "GET /user meanwhile", load: at(asUser(half), 100, steady/10), most: 500},
 		},

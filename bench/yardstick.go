@@ -30,9 +30,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// runYardstick runs a server that decides nothing. It shows what any server in Go pays for the protocol or, depending
-// on its kind, for one thing that a daemon has to do for a request. It writes its address as a line to out, and serves
-// until ctx ends.
+// runYardstick runs a server that decides nothing. It shows the CPU time that any server in Go needs for the protocol
+// or, depending on the flag -kind, for one thing that a daemon has to do for a request. It writes its address as a line
+// to out, and serves until ctx ends.
 func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("yardstick", flag.ContinueOnError)
 	kind := flags.String("kind", "tuned single", "gRPC: plain or tuned with the constant answer to the scenario single, "+

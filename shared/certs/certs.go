@@ -280,7 +280,7 @@ func (s *Store) read() (*material, []*Error) {
 	return m, errs
 }
 
-// use puts m in use, and logs a warning if its certificate is not valid at present.
+// use makes the contents m the contents in use, and logs a warning if its certificate is not valid at present.
 func (s *Store) use(m *material) {
 	s.now.Store(m)
 	s.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Levels beyond slog's own.
+// These are log levels in addition to the levels of package slog.
 const (
 	LevelTrace = slog.Level(-8)
 	LevelFatal = slog.Level(12)

@@ -28,8 +28,8 @@ func hashingCommand() func() *exec.Cmd {
 	}
 }
 
-// hashing runs the command "auth hashing". It ends when the daemon closes its input. It ignores signals that both
-// processes get, since requests in flight still need hashes.
+// hashing runs the command "auth hashing". It ends when the daemon closes its input. It ignores the signals that the
+// daemon and the hashing process both get, since the daemon's requests in flight still need hashes.
 func (p *program) hashing(_ context.Context, args []string) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	in, ok := p.stdin.(*os.File)

@@ -111,7 +111,7 @@ func (c *Clock) Offset() time.Duration {
 	return machine.Round(0).Sub(r.at(machine))
 }
 
-// warn logs, at most once an hour, that the machine's clock is wrong.
+// warn logs, at most once an hour, that the machine's clock and PostgreSQL's differ by more than warnAbove.
 func (c *Clock) warn() {
 	off := c.Offset()
 	if off.Abs() <= warnAbove {

@@ -133,10 +133,10 @@ func (c *Config) checkRequired(r *settings.Report) {
 // weakSecret is the end of the warning about a secret of fewer than 32 bytes.
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
-// misread matches what follows the scheme of a database URL, if the driver would take a part of the password for a host
-// or a database, look it up and show it. The driver ends the password at the first @, unless a / comes before it. So
-// the URL is misread if the host contains an @, if the database does, or if the port before a / is not a number and an
-// @ follows.
+// misread matches the part of a database URL after the scheme, if the driver would take a part of the password for the
+// name of a host or of a database. The driver would then look the name up, and show it in an error. The driver ends the
+// password at the first @, unless a / comes before it. So the URL is misread if the host contains an @, if the database
+// does, or if the port before a / is not a number and an @ follows.
 var misread = regexp.MustCompile(
 	`^([^@/]*@[^@/?]*@|([^@/]*@)?[^@/?]*/[^?]*@|[^@/?]*:[^]:@/?,]*[^]0-9:@/?,][^]:@/?,]*(\?[^@/]*)?/.*@)`)
 

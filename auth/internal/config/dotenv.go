@@ -79,7 +79,7 @@ func parseDotenv(text string) (vars [][2]string, err error) {
 	return vars, nil
 }
 
-// The forms of the beginning of a line.
+// These match the beginning of a line: an optional "export", and the name with its separator.
 var (
 	export     = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?`)
 	assignment = regexp.MustCompile(`^([A-Za-z0-9_.]+)[ \t]*([=:]?)[ \t]*`)

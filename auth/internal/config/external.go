@@ -51,21 +51,21 @@ type customConfig struct {
 	Issuer string `env:"AUTH_EXTERNAL_OIDC_NAME_ISSUER"`
 	// false: the provider is off.
 	Enabled bool `env:"AUTH_EXTERNAL_OIDC_NAME_ENABLED" envDefault:"true"`
-	// As `AUTH_EXTERNAL_<P>_CLIENT_ID`.
+	// The same as `AUTH_EXTERNAL_<P>_CLIENT_ID` of a built-in provider.
 	ClientID []string `env:"AUTH_EXTERNAL_OIDC_NAME_CLIENT_ID"`
-	// As `AUTH_EXTERNAL_<P>_SECRET`.
+	// The same as `AUTH_EXTERNAL_<P>_SECRET`.
 	Secret string `env:"AUTH_EXTERNAL_OIDC_NAME_SECRET" secret:"true"`
-	// As `AUTH_EXTERNAL_<P>_REDIRECT_URI`.
+	// The same as `AUTH_EXTERNAL_<P>_REDIRECT_URI`.
 	RedirectURI string `env:"AUTH_EXTERNAL_OIDC_NAME_REDIRECT_URI"`
 	// Scopes that are requested.
 	Scopes []string `env:"AUTH_EXTERNAL_OIDC_NAME_SCOPES" envDefault:"openid,email,profile"`
-	// As `AUTH_EXTERNAL_<P>_EMAIL_OPTIONAL`.
+	// The same as `AUTH_EXTERNAL_<P>_EMAIL_OPTIONAL`.
 	EmailOptional bool `env:"AUTH_EXTERNAL_OIDC_NAME_EMAIL_OPTIONAL" envDefault:"false"`
-	// As `AUTH_EXTERNAL_<P>_SKIP_NONCE_CHECK`; ID tokens of sign-ins in a browser need no nonce either.
+	// The same as `AUTH_EXTERNAL_<P>_SKIP_NONCE_CHECK`. In addition, ID tokens of sign-ins in a browser need no nonce.
 	SkipNonceCheck bool `env:"AUTH_EXTERNAL_OIDC_NAME_SKIP_NONCE_CHECK" envDefault:"false"`
-	// As `AUTH_EXTERNAL_<P>_ID_TOKEN_ONLY`.
+	// The same as `AUTH_EXTERNAL_<P>_ID_TOKEN_ONLY`.
 	IDTokenOnly bool `env:"AUTH_EXTERNAL_OIDC_NAME_ID_TOKEN_ONLY" envDefault:"false"`
-	// As `AUTH_EXTERNAL_<P>_DISTRUST_EMAIL`.
+	// The same as `AUTH_EXTERNAL_<P>_DISTRUST_EMAIL`.
 	DistrustEmail bool `env:"AUTH_EXTERNAL_OIDC_NAME_DISTRUST_EMAIL" envDefault:"false"`
 }
 

@@ -15,7 +15,7 @@ type hooksConfig struct {
 	Claims hookConfig `envPrefix:"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_"`
 	// Factor decides on each answer to the challenge of a second factor.
 	Factor hookConfig `envPrefix:"AUTH_HOOK_MFA_VERIFICATION_ATTEMPT_"`
-	// Password decides on each password that was tried.
+	// Password decides whether to accept a password that was tried.
 	Password hookConfig `envPrefix:"AUTH_HOOK_PASSWORD_VERIFICATION_ATTEMPT_"`
 	// Before may refuse a new user.
 	Before hookConfig `envPrefix:"AUTH_HOOK_BEFORE_USER_CREATED_"`
@@ -38,7 +38,7 @@ type hookConfig struct {
 	Secrets string `env:"SECRETS" secret:"true"`
 }
 
-// stem is a hook with the beginning of the names of its settings.
+// stem is a hook, with the text with which the names of its settings begin.
 type stem struct {
 	name  string
 	point hook.Point

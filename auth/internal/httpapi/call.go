@@ -197,7 +197,8 @@ func printable(s string) bool {
 }
 
 // WriteHeader writes the status, but only for answers of this package. Before a route has the request, the caller is
-// ServeMux. It refuses in plain text, which the client library cannot read, so routeError answers instead.
+// ServeMux, which answers in plain text. The client library cannot read that, so the status is only recorded, and
+// routeError answers instead.
 func (c *call) WriteHeader(status int) {
 	if !c.routed {
 		c.refused = status

@@ -104,7 +104,7 @@ func (c *call) decode(into any) error {
 	return decodeJSON(text, into)
 }
 
-// decodeGiven does what decode does, but accepts an empty body, which changes nothing.
+// decodeGiven does what decode does, but accepts an empty body, and then leaves the struct unchanged.
 func (c *call) decodeGiven(into any) error {
 	text, err := c.body()
 	if err != nil || len(text) == 0 {

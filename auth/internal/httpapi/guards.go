@@ -44,8 +44,8 @@ func (s *Server) admin(h func(*call, flow.Actor) error) handler {
 	}
 }
 
-// administrator returns the administrator who is signed in at the console or, at the public port, the one whom the
-// token names.
+// administrator returns the administrator who is signed in at the console or, at the public port, the administrator
+// whom the token names.
 func (c *call) administrator() (flow.Actor, error) {
 	if c.actor != nil {
 		return *c.actor, nil

@@ -220,7 +220,8 @@ func corsRules(more []string) *cors.Cors {
 const (
 	// clientGone is the error code, in the log, of a request whose client hung up.
 	clientGone = "client_gone"
-	// statusClientGone is the status of such a request in the log, metrics and traces. No client sees it.
+	// statusClientGone is the status in the log, metrics and traces of a request whose client hung up. No client sees
+	// it.
 	statusClientGone = 499
 )
 

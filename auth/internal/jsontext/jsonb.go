@@ -67,7 +67,7 @@ func CheckJSONB(text []byte) error {
 	return nil
 }
 
-// checkEscapes checks the escapes in a JSON string that begins at index from, and returns the index of the string's
+// checkEscapes checks the escapes in the JSON string that begins at text[from], and returns the index of the string's
 // end. It refuses half surrogate pairs and, unless nul is set, U+0000.
 func checkEscapes[T string | []byte](text T, from int, nul bool) (end int, err error) {
 	high := false // the escape just before was a high surrogate

@@ -97,7 +97,7 @@ func (r *reader) members(key string, list bool) error {
 	return err
 }
 
-// Unknown returns the keys that the English texts do not have, so no code uses them.
+// Unknown returns the keys of texts that no code uses: the keys that the English texts do not have.
 func (s Strings) Unknown() []string {
 	known := builtIns["en"]()
 	var unknown []string

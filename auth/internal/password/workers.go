@@ -42,10 +42,10 @@ type Options struct {
 // Workers hash and check passwords, a fixed number at a time.
 //
 // With Options.Child, another process hashes at the lowest priority, so that a flood of sign-ins takes only processor
-// time that is otherwise idle. A thread of low priority in this process would not take processor time from other
-// threads, but block them: while the kernel makes the thread wait, it occupies one of Go's processors, and a goroutine
-// that stops the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50
-// is the same as without the flood).
+// time that is otherwise idle. A thread of low priority in this process would not have this effect: while the kernel
+// makes the thread wait, it occupies one of Go's processors, and a goroutine that stops the world or sweeps waits for
+// it. During a flood, GET /user then took 15 ms in the median and 300 to 400 ms at the 99th percentile; with a child,
+// the median is the same as without a flood.
 //
 // Without Options.Child, goroutines of this process hash. This is for commands and tests, where nothing else needs the
 // processor.

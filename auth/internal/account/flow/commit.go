@@ -45,14 +45,14 @@ type Batch struct {
 // Batch starts an empty batch outside of a transaction.
 func (f *Flow) Batch() *Batch { return &Batch{f.Core.DB.Batch(), new(followUp)} }
 
-// Run sends the statements that fill adds in one round trip, within the transaction.
+// Run calls fill and sends the statements that fill has added, in one round trip within the transaction.
 func (t *Tx) Run(ctx context.Context, fill func(*Batch)) error {
 	b := t.Batch()
 	fill(b)
 	return b.Send(ctx)
 }
 
-// Run sends the statements that fill adds as a transaction by itself. It carries out no follow-up.
+// Run calls fill and sends the statements that fill has added, as a transaction by itself. It carries out no follow-up.
 func (f *Flow) Run(ctx context.Context, fill func(*Batch)) error {
 	b := f.Batch()
 	fill(b)

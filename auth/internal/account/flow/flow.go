@@ -31,7 +31,7 @@ func (k *Core) Begin(req RequestInfo) *Flow {
 // Tick sets the flow's time to the present. It is called after a wait for the database or for a password hash.
 func (f *Flow) Tick() { f.Now = f.Core.now() }
 
-// Aud returns the audience that the request works in: the one that it names, or the default.
+// Aud returns the audience of the request: the audience that the request names, or the default.
 func (f *Flow) Aud() string { return cmp.Or(f.Req.Aud, f.Settings.Audience) }
 
 // LimitKey returns the key of a rate limit's bucket: a MAC of parts, from which an address among them cannot be read

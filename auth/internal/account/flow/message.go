@@ -238,7 +238,8 @@ func CanNotify(ctx context.Context, f *Flow, wanted bool) bool {
 	return true
 }
 
-// AsksCurrent reports whether a change of e-mail address must be confirmed from the current address too.
+// AsksCurrent reports whether a change of e-mail address needs two confirmations: one by the current address and one by
+// the new address.
 func (s *Settings) AsksCurrent(u *store.User) bool {
 	return s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm
 }

@@ -82,8 +82,8 @@ type EmailSettings struct {
 	MagicLink bool `env:"AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED" envDefault:"true" table:"General"`
 	// If it is set, mails are sent only to these addresses; labels such as +news are ignored.
 	Authorized []string `env:"AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES" table:"General"`
-	// Addresses count as confirmed at once. The first proof of an address ends password and sessions
-	// (AUTH_SECURITY_CLAIM_UNPROVEN).
+	// Addresses count as confirmed at once. When a user first proves such an address, the account's password and
+	// sessions end (AUTH_SECURITY_CLAIM_UNPROVEN).
 	Autoconfirm bool `env:"AUTH_MAILER_AUTOCONFIRM" envDefault:"false"`
 	// A change of e-mail address must be confirmed from the old and the new address.
 	SecureChange bool `env:"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED" envDefault:"true"`
@@ -142,8 +142,8 @@ type ExternalSettings struct {
 type PhoneSettings struct {
 	// Sign-up and sign-in by phone number.
 	Enabled bool `env:"AUTH_EXTERNAL_PHONE_ENABLED" envDefault:"false" table:"General"`
-	// Phone numbers count as confirmed at once. The first proof of a number ends password and sessions
-	// (AUTH_SECURITY_CLAIM_UNPROVEN).
+	// Phone numbers count as confirmed at once. When a user first proves such a number, the account's password and
+	// sessions end (AUTH_SECURITY_CLAIM_UNPROVEN).
 	Autoconfirm bool `env:"AUTH_SMS_AUTOCONFIRM" envDefault:"false"`
 	// Pause between two SMS to one number.
 	Interval time.Duration `env:"AUTH_SMS_MAX_FREQUENCY" envDefault:"60" min:"0s"`
