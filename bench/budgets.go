@@ -215,7 +215,8 @@ func (s *authSuite) compare() {
 		scenario string
 		limit    float64
 	}{{"user", 1}, {"refresh", 1}, {"password", 2}, {"signup", 2}, {"logout", 1}} {
-		// .05 more for the daemon's polls in the background, which are few among several hundred round trips
+		// Allow .05 more, for the daemon's polls in the background, which are few compared with several hundred round
+		// trips.
 		s.report.atMost(t.limit+.05, "", t.scenario+": round trips", s.of(hs(t.scenario), commands))
 	}
 	s.report.atMost(1.1, " ×", "refresh, RS256: rate with a pool of 10 ÷ with the default one",

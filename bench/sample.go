@@ -29,7 +29,7 @@ type sample struct {
 	wal      float64 // bytes of PostgreSQL's WAL for each call
 }
 
-// reading is what a target and the store behind it have used up to a moment.
+// reading is what a target and the store behind it had used, since they started, at the time of the reading.
 type reading struct {
 	own, store    time.Duration
 	commands, wal int64

@@ -174,7 +174,7 @@ func numbers(s scenario) func() uint32 {
 	if !s.zipf {
 		return func() uint32 { return uint32(random.Uint64() >> 32 * uint64(s.keys) >> 32) }
 	}
-	// Draw the numbers in advance, because drawing one takes a logarithm or two.
+	// Draw the numbers in advance: to draw one, logarithms must be computed, which would use the load's CPU time.
 	zipf := rand.NewZipf(random, 1.1, 1, uint64(s.keys-1))
 	drawn := make([]uint32, 1<<20)
 	for i := range drawn {
@@ -224,7 +224,8 @@ func limitRules() []byte {
 // limitStores are the stores that support every algorithm.
 var limitStores = []string{"memory", "redis", "cluster"}
 
-// limitGroups returns, for each store, the rows of each kind of limit next to those of its twin.
+// limitGroups returns the rows for all kinds of limits, for each store: in a group, a kind of limit is next to its
+// twin, the scenario to compare it with.
 func limitGroups() (all []group) {
 	for _, store := range limitStores {
 		on := store + limitsRules

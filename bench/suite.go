@@ -62,7 +62,7 @@ type group []line
 // library is the name of the target whose gRPC server is grpc-go.
 const library = "memory, grpc-go"
 
-// closed returns rows of one scenario in a closed loop, one for each target. open does the same in an open loop.
+// closed returns rows of one scenario in a closed loop, one for each target.
 func closed(scenario string, targets ...string) group {
 	return like(line{scenario: scenario}, targets...)
 }

@@ -205,8 +205,8 @@ const dotEnv = `# Further settings of the auth daemon that make run starts, NAME
 # AUTH_MAILER_AUTOCONFIRM=true
 `
 
-// writeOnce creates a file unless it exists. So the secret stays the same, with which service tokens of earlier runs
-// remain valid, and an edited .env is not overwritten.
+// writeOnce creates a file unless it exists. So an edited .env is not overwritten, and the secret stays the same, so
+// that service tokens of earlier runs remain valid.
 func writeOnce(path, text string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -236,7 +236,8 @@ func (a *auth) stop() error {
 	return err
 }
 
-// introduce prints where the daemon listens, and commands to try, in this order and without changes.
+// introduce prints where the daemon listens, and commands that a developer can copy and run as they are, one after the
+// other.
 func (a *auth) introduce(out io.Writer, dir string) {
 	session := filepath.Join(dir, "auth", "session.json")
 	field := func(name string) string {

@@ -145,7 +145,7 @@ func (r *ratelimit) stop() error {
 	return nil
 }
 
-// introduce prints where the daemon listens, and commands to try, without changes.
+// introduce prints where the daemon listens, and commands that a developer can copy and run as they are.
 func (r *ratelimit) introduce(out io.Writer) {
 	fmt.Fprintf(out, `
 ratelimit   gRPC %[1]s   HTTP %[2]s   debug %[3]s

@@ -72,7 +72,8 @@ func idOf(email string) string {
 	return "9" + string(out)
 }
 
-// writeForm writes the page for response_mode=form_post, which posts form to action by itself.
+// writeForm writes the page for response_mode=form_post. The page posts the values in form to the URL in action without
+// a click.
 func writeForm(w http.ResponseWriter, action string, form url.Values) {
 	var b strings.Builder
 	b.WriteString(

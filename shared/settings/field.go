@@ -19,8 +19,8 @@ type Field struct {
 	failed bool
 }
 
-// Fields returns the variables of a pointer to a struct, in the order of the struct's fields. It is for the tables of
-// documentation and their tests.
+// Fields returns the variables of the struct to which the argument points, in the order of the struct's fields. It is
+// for the tables of documentation and their tests.
 func Fields(of any) ([]Field, error) {
 	v := reflect.ValueOf(of)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
@@ -39,8 +39,8 @@ func Fields(of any) ([]Field, error) {
 	return all, err
 }
 
-// walk calls visit for every field of v that has a variable, also in nested structs. prefix and index are those of v
-// itself.
+// walk calls visit for every field of v that has a variable, also in nested structs. prefix is the beginning of the
+// names of v's variables, and index is the index of v itself in the outermost struct.
 func walk(v reflect.Value, prefix string, index []int, visit func(Field, reflect.StructTag, reflect.Value)) {
 	for i := range v.NumField() {
 		sf := v.Type().Field(i)

@@ -46,7 +46,8 @@ func (r *Report) unknown(fields []Field, o Options) {
 	}
 }
 
-// oldNames maps old names to the current names, also for the files of secrets. It leaves out old names that end in *.
+// oldNames maps old names to current names. For a secret, it also maps the old name with _FILE to the current name with
+// _FILE. It leaves out old names that end in *.
 func (r *Report) oldNames(o Options) map[string]string {
 	old := map[string]string{}
 	for _, a := range o.Aliases {

@@ -39,9 +39,9 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// watch starts the program and waits for its end, on one thread. The kernel takes the end of the thread that forked,
-// not of the process, for the death of the child's parent, so this thread must live as long as the child. It is locked
-// to the goroutine, so it ends when this function returns.
+// watch starts the program and waits for its end, on one thread. The kernel kills the child when the thread that forked
+// it ends, even if the process goes on, so this thread must live as long as the child. It is locked to the goroutine,
+// so it ends when this function returns.
 func (p *Process) watch(started chan<- error) {
 	runtime.LockOSThread()
 	err := p.cmd.Start()

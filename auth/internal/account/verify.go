@@ -244,8 +244,8 @@ type verifyOp struct {
 	owner *signupCandidate
 }
 
-// take consumes the token, or returns ErrNotFound if there is no such token. try is the bucket from which it took a try
-// for a one-time code.
+// take consumes the token, or returns ErrNotFound if there is no such token. If the proof is a one-time code, try is
+// the bucket against which the code was counted.
 func (op *verifyOp) take(ctx context.Context, tx *flow.Tx, pf proof) (t store.Token, try store.Limit, err error) {
 	switch {
 	case pf.digits != "":

@@ -43,8 +43,8 @@ func Email(text string) (string, error) {
 	return strings.ToLower(text), nil
 }
 
-// Fold returns the form in which an address is looked up that has not been checked. A sign-in by password does not
-// check addresses, since a malformed one has no account.
+// Fold returns an e-mail address that has not been checked in the form in which it is looked up. A sign-in by password
+// does not check addresses, since a malformed one has no account.
 func Fold(email string) string { return strings.ToLower(email) }
 
 // isDomain reports whether text consists of labels of letters, digits and inner hyphens. A single label is enough.

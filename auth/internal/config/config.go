@@ -54,7 +54,8 @@ type generalConfig struct {
 	// Required. Base URL of the application. Links lead to it by default, and mails show its host unless AUTH_SITE_NAME
 	// is set.
 	SiteURL string `env:"AUTH_SITE_URL"`
-	// Further places that links may lead to: URLs with `*` inside a label or segment, `**` across them.
+	// Further places that links may lead to: URLs in which `*` stands for text within a label or path segment, and `**`
+	// for text across them.
 	AllowList []string `env:"AUTH_URI_ALLOW_LIST"`
 	// true: links may lead to the host of SITE_URL with http or https and any port, as in supabase/auth.
 	AnyPort bool `env:"AUTH_REDIRECT_ANY_PORT_AND_SCHEME" envDefault:"false"`
@@ -74,8 +75,8 @@ type apiConfig struct {
 	DrainDelay time.Duration `env:"AUTH_DRAIN_DELAY" envDefault:"0s" min:"0s"`
 	// How long requests in flight may take after that pause; then they are cut off.
 	DrainTimeout time.Duration `env:"AUTH_DRAIN_TIMEOUT" envDefault:"15s" min:"0s"`
-	// Age of a mail that is due above which /readyz reports unready, since nothing seems to send mails. 0: it never
-	// does for this reason.
+	// If a due mail is older than this, /readyz reports unready, since nothing seems to send mails. 0: it never does
+	// for this reason.
 	OutboxAge time.Duration `env:"AUTH_READY_OUTBOX_AGE" envDefault:"10m" min:"0s"`
 	// Heap size in bytes below which the garbage collector does not run; 0: off. GOMEMLIMIT and the container's limit
 	// take precedence.

@@ -48,8 +48,8 @@ func (c *Config) factorSettings(r *settings.Report) flow.FactorSettings {
 	return s
 }
 
-// codeText returns a function that makes the text of an SMS from a one-time code, by the template source. It tries the
-// template at once, and returns nil if it is invalid or unset.
+// codeText returns a function that makes the text of an SMS from a one-time code; source is the text's template.
+// codeText tries the template at once, and returns nil if it is invalid or unset.
 func codeText(r *settings.Report, name, source string) func(code string) string {
 	if source == "" {
 		return nil

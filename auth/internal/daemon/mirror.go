@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// The results of checkMirror, as the metric auth.mirror.current reports them.
+// These are the results of checkMirror, with the numbers that the metric auth.mirror.current reports.
 const (
 	mirrorNone = iota
 	mirrorBroken

@@ -67,7 +67,7 @@ type Options struct {
 	Config   *config.Config
 	Live     config.Live
 	Warnings []string // warnings about the settings, to be logged
-	// Environ and File are the sources of the settings. They are read again for each value from Hangup.
+	// Environ and File are the sources of the settings. They are read again whenever a value arrives from Hangup.
 	Environ []string
 	File    string
 	Hangup  <-chan os.Signal

@@ -5,8 +5,9 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// The answers of routes for features that this daemon does not implement. They are the answers of supabase/auth with
-// the feature switched off: the client library and its tests distinguish them from the answer to an unknown path.
+// These are the answers of routes for features that this daemon does not implement. supabase/auth gives the same
+// answers if the features are switched off: the client library and its tests distinguish them from the answer to an
+// unknown path.
 var (
 	noSAML            = newProblem(404, refusal.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
 	noWeb3            = newProblem(422, refusal.CodeWeb3ProviderDisabled, "Web3 provider is disabled")

@@ -107,8 +107,8 @@ var (
 	charge = draft{math.Inf(-1), 1}
 )
 
-// draw draws from the bucket of a client, whose key is given. If the bucket does not hold enough, it returns after
-// which time it will hold a token, otherwise 0.
+// draw takes tokens, as d says, from the bucket of the client with this key. If the bucket does not hold enough, wait
+// is the time until it holds a token; otherwise it is 0.
 func (l *limiter) draw(d draft, key string, r rate, now time.Time) (wait time.Duration) {
 	if len(key) > 64 {
 		sum := sha256.Sum256([]byte(key))
@@ -161,8 +161,8 @@ func (s *shard) makeRoom() {
 	}
 }
 
-// draw draws from the client's bucket of a limiter. It returns how long the client must wait for its next request; 0:
-// it need not wait. A client without a key has no limit.
+// draw takes tokens, as d says, from the client's bucket of one limiter. It returns how long the client must wait for
+// its next request; 0: it need not wait. A client without a key has no limit.
 func (s *Server) draw(d draft, c *call, by routeLimit) (wait time.Duration) {
 	key := s.limitKey(c)
 	if key == "" {

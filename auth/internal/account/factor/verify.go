@@ -268,7 +268,7 @@ func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, ri
 	return step, reseal, right, nil
 }
 
-// countMiss counts a wrong answer. All callers that take from the bucket have locked the user before, so they cannot
+// countMiss counts a wrong answer. All callers lock the user's row before they change the bucket, so they cannot
 // deadlock. Wrong answers for a test number do not count, since its fixed code is known anyway.
 func (op *verifyFactorOp) countMiss(ctx context.Context, tx *flow.Tx) error {
 	tx.Refuse(refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid TOTP code entered"))

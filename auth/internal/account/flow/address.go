@@ -77,8 +77,8 @@ func (s *Settings) CheckMailSendable(what string) error {
 	return nil
 }
 
-// CheckSMSSendable does for an SMS to number what CheckMailSendable does for a mail. It accepts test numbers, to which
-// no SMS is sent.
+// CheckSMSSendable returns a failure if no SMS can be sent to the number, as CheckMailSendable does for mails. It
+// accepts test numbers, to which no SMS is sent.
 func CheckSMSSendable(f *Flow, what, number string) error {
 	if _, test := f.Settings.Phone.TestCode(number, f.Now); !test && !f.Settings.Phone.Configured {
 		r := refusal.Unprocessable(refusal.CodeSMSSendFailed,

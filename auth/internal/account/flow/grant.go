@@ -29,7 +29,8 @@ type SessionDraft struct {
 	method string
 }
 
-// NewSession prepares the session that user opens by method (an amr method). It stores nothing.
+// NewSession prepares a session of the user, who has signed in by the given method, a value of the claim amr. It stores
+// nothing.
 func NewSession(f *Flow, user uuid.UUID, method string) SessionDraft {
 	o := SessionDraft{method: method, First: token.Refresh{Session: uuid.New(), Secret: token.NewRefreshSecret()}}
 	o.Row = store.NewSession{

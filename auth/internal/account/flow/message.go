@@ -176,8 +176,8 @@ func DigitMACs(f *Flow, kinds []store.Kind, to, code string) [][]byte {
 }
 
 // DecoyID returns the user ID in the answer to a sign-up if the address has an account already. It looks like a random
-// ID but is a MAC of the address, so that it is the same each time, as the ID of an account that waits for its
-// confirmation is.
+// ID but is a MAC of the address. So it is the same in each answer, as it would be if the account were new and waited
+// for its confirmation.
 func DecoyID(f *Flow, aud, who string) uuid.UUID {
 	var id uuid.UUID
 	copy(id[:], f.Core.Root.MAC(secret.FauxUser, aud, who))

@@ -152,8 +152,8 @@ type emailOutcome struct {
 	adopt string
 	// confirm is set if the user's address becomes confirmed.
 	confirm bool
-	// claim is set if nobody had proven the address of the account until now, so that other ways to sign in to it are
-	// removed.
+	// claim is set if nobody had proven the address of the account until now. The other ways to sign in to the account
+	// are then removed.
 	claim bool
 	// confirmByMail is set if the user gets a mail that asks to confirm the address.
 	confirmByMail bool
@@ -218,8 +218,9 @@ func storableAddress(s string) bool {
 // nameKeys are the profile members that Apple sends only when a user signs in for the first time.
 var nameKeys = []string{"name", "full_name", "family_name", "given_name", "middle_name", "nickname"}
 
-// identityData returns the data that is stored with an identity and merged into user_metadata. Apple's names
-// stay from the previous data, old, if the new data has none. Values that PostgreSQL would refuse are left out.
+// identityData returns the data that is stored with an identity and merged into user_metadata. If the provider is Apple
+// and its profile has no name, the names in the previous data, old, stay: Apple sends them only at the first sign-in.
+// Values that PostgreSQL would refuse are left out.
 func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) json.RawMessage {
 	data := map[string]any{}
 	for name, value := range p.Data {
