@@ -54,8 +54,8 @@ type generalConfig struct {
 	// Required. Base URL of the application. Links lead to it by default, and mails show its host unless AUTH_SITE_NAME
 	// is set.
 	SiteURL string `env:"AUTH_SITE_URL"`
-	// Further places that links may lead to: URLs in which `*` stands for text within a label or path segment, and `**`
-	// for text across them.
+	// Further places that links may lead to: URLs in which `*` matches within a label or path segment, and `**` across
+	// them.
 	AllowList []string `env:"AUTH_URI_ALLOW_LIST"`
 	// true: links may lead to the host of SITE_URL with http or https and any port, as in supabase/auth.
 	AnyPort bool `env:"AUTH_REDIRECT_ANY_PORT_AND_SCHEME" envDefault:"false"`
