@@ -107,8 +107,8 @@ func serverBudgets() (all []ratioBudget) {
 	return all
 }
 
-// limitBudgets returns the budgets of each kind of limit, relative to its twin: the same limit in fixed windows or by
-// exact values.
+// limitBudgets returns the budgets of each kind of limit. They are relative to the measurements of the limit's twin,
+// which counts the same requests in fixed windows or finds the same rules by exact values.
 func limitBudgets() (all []ratioBudget) {
 	for _, l := range slices.Concat(limitGroups()...) {
 		twin := l

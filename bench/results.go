@@ -45,7 +45,7 @@ func (r *results) target(l line) *target {
 	return r.targets[l.target+" "+l.scenario]
 }
 
-// measureLines measures once each row that is wanted and whose target has a process.
+// measureLines measures the rows that -only selects and whose target has a process, each of them once.
 func (s *suite) measureLines(ctx context.Context, round int, daemon string, lines []line,
 	measure func(context.Context, int, line) (sample, error)) error {
 	for _, l := range lines {

@@ -19,5 +19,5 @@ import (
 // goroutine.
 type Accounts struct{ core *flow.Core }
 
-// New returns the entry points over k, which holds what all flows share.
+// New returns the entry points of the flows in this package. They use the database, the keys and the settings in k.
 func New(k *flow.Core) *Accounts { return &Accounts{k} }

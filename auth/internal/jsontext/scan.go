@@ -114,9 +114,8 @@ func skipValue(text string, i, depth int) (int, error) {
 	return 0, ErrSyntax
 }
 
-// visitor holds the functions that walk calls while it scans a value. It calls the function name with the quoted name
-// of each member, before the member's value, and the function value with each value. A function that is nil is not
-// called.
+// visitor holds functions that walk calls while it scans an object or array. walk calls name with the quoted name of
+// each member, before the member's value, and calls value with each value. A function that is nil is not called.
 type visitor struct {
 	name, value func(text string) error
 	members     int // maximum number of members; 0: any number

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Limits of how much of an Accept-Language header, and of a language tag, is read.
+// These constants limit how much of an Accept-Language header, and of a language tag, is read.
 const (
 	mostHeader = 200
 	mostRanges = 10

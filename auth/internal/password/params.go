@@ -13,8 +13,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// Limits of the costs, for the setting and for imported hashes. Beyond them, one sign-in would occupy a worker for many
-// seconds or use up the machine's memory.
+// These are the greatest costs, for the setting and for imported hashes. Beyond them, one sign-in would occupy a worker
+// for many seconds or use up the machine's memory.
 const (
 	maxBcryptCost   = 15
 	maxArgonMemory  = 256 << 10 // KiB

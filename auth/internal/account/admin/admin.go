@@ -21,7 +21,7 @@ import (
 // Users has the entry points of the flows of administrators. Its methods may be called from any goroutine.
 type Users struct{ core *flow.Core }
 
-// New returns the entry points over k, which holds what all flows share.
+// New returns the entry points of the flows in this package. They use the database, the keys and the settings in k.
 func New(k *flow.Core) *Users { return &Users{k} }
 
 // AdminUsers returns one page of users and, if the filter requests it, how many users match. A filter without an
@@ -128,9 +128,9 @@ func erasedAddress(f *flow.Flow, id uuid.UUID, who string) string {
 	return base64.RawURLEncoding.EncodeToString(f.Core.Root.MAC(secret.FauxUser, "deleted", id.String(), who))
 }
 
-// AdminClaim leaves only the owner of its confirmed address in an account: it removes every other way to sign in, and
-// mails a recovery link to the owner. It is for an owner who has confirmed an account that a stranger had prepared: a
-// recovery alone would leave the stranger's phone, factors and identities in the account.
+// AdminClaim makes an account accessible only to the owner of its confirmed address: it removes every other way to sign
+// in, and mails a recovery link to the owner. It is for an owner who has confirmed an account that a stranger had
+// prepared: a recovery alone would leave the stranger's phone, factors and identities in the account.
 func (a *Users) AdminClaim(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID) error {
 	f := a.core.Begin(req)
 	if err := f.Settings.CheckMailSendable("recovery"); err != nil {

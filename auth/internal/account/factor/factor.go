@@ -13,7 +13,7 @@ import (
 // Factors has the entry points of the flows of second factors. Its methods may be called from any goroutine.
 type Factors struct{ core *flow.Core }
 
-// New returns the entry points over k, which holds what all flows share.
+// New returns the entry points of the flows in this package. They use the database, the keys and the settings in k.
 func New(k *flow.Core) *Factors { return &Factors{k} }
 
 // kinds has the name of each kind of factor, and the codes of the refusals while the kind is switched off.

@@ -67,8 +67,9 @@ func (e *EmailSettings) CheckRecovery() error {
 	return nil
 }
 
-// CheckMailSendable returns a failure if no mail can be sent; what names the mail in the answer. It is called before
-// the address is looked up, so that the answer does not reveal whether the address has an account.
+// CheckMailSendable returns a failure if no mail can be sent. Its text names the mail as the parameter what does, such
+// as "email change". It is called before the address is looked up, so that the answer does not reveal whether the
+// address has an account.
 func (s *Settings) CheckMailSendable(what string) error {
 	if !s.Email.Configured {
 		return &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,

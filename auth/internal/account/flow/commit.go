@@ -124,7 +124,7 @@ func (f *Flow) follow(ctx context.Context, a *followUp) error {
 // Wake makes the outbox look for due messages at once.
 func (k *Core) Wake() { k.wake() }
 
-// countNotifications takes n notifications, which have been committed, from the hourly budget for mails.
+// countNotifications subtracts n from the hourly budget for mails, after n notifications were committed.
 func (f *Flow) countNotifications(ctx context.Context, n int) {
 	if n == 0 {
 		return

@@ -27,7 +27,7 @@ import (
 // Identities has the entry points of the flows of external providers. Its methods may be called from any goroutine.
 type Identities struct{ core *flow.Core }
 
-// New returns the entry points over k, which holds what all flows share.
+// New returns the entry points of the flows in this package. They use the database, the keys and the settings in k.
 func New(k *flow.Core) *Identities { return &Identities{k} }
 
 // OAuthStart requests the URL of an external provider, to which the browser is redirected.

@@ -20,7 +20,7 @@ import (
 // Passkeys has the entry points of the flows of passkeys. Its methods may be called from any goroutine.
 type Passkeys struct{ core *flow.Core }
 
-// New returns the entry points over k, which holds what all flows share.
+// New returns the entry points of the flows in this package. They use the database, the keys and the settings in k.
 func New(k *flow.Core) *Passkeys { return &Passkeys{k} }
 
 // Ceremony is what a client needs to begin a WebAuthn ceremony, a registration or a sign-in. Options is encoded as JSON
