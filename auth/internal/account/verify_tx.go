@@ -80,8 +80,8 @@ func (w *verifyTx) confirm() error {
 	} else {
 		w.patch.PhoneConfirmedAt, w.dropForeign = &w.f.Now, w.claims
 	}
-	// Password and metadata come from the sign-up that the token belongs to. A recovery or a magic link carries none,
-	// so the present ones stay.
+	// Password and metadata come from the sign-up that the token belongs to. The token of a recovery or a magic link
+	// carries none, so the account keeps its password and metadata.
 	var data json.RawMessage
 	first := w.u.EmailConfirmedAt.IsZero() && w.u.PhoneConfirmedAt.IsZero() || w.dropForeign
 	mayChoose := w.u.PasswordHash == "" || w.dropForeign

@@ -100,7 +100,7 @@ type Limits struct {
 	// Requests of one client in 5 minutes for each of: options of a sign-in by passkey, answers to them, and
 	// registrations, with both steps together.
 	Passkeys int `env:"AUTH_RATE_LIMIT_PASSKEY" envDefault:"30" min:"0"`
-	// Challenges, and separately answers, of one client in a minute; up to 30 at once.
+	// Challenges of one client in a minute, up to 30 at once; answers have a separate limit of the same size.
 	Factors int `env:"AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY" envDefault:"15" min:"0" table:"Factors"`
 }
 

@@ -15,7 +15,7 @@ import (
 //go:embed openapi.json.gz
 var openAPIGzip []byte
 
-// OpenAPI returns the description of this API (OpenAPI 3.1), as /openapi.json answers.
+// OpenAPI returns the description of this API (OpenAPI 3.1), which is the answer to GET /openapi.json.
 var OpenAPI = sync.OnceValue(func() []byte {
 	text, err := gunzip(openAPIGzip)
 	if err != nil {

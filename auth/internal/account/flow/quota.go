@@ -247,7 +247,7 @@ func (q *Quota) RefusalOf(err error) error {
 	return err
 }
 
-// Among returns the limit in list that a batch found used up and therefore failed with err, if there is one.
+// Among returns the limit in list that was used up, if err is the error of a batch that failed for this reason.
 func Among(list []store.Limit, err error) (store.Limit, bool) {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		for _, l := range list {
