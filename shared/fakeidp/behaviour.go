@@ -48,7 +48,7 @@ type Answer struct {
 	Size   int           // number of bytes of white space that precede Body
 }
 
-// Responses of providers that fail.
+// These are responses of providers that fail.
 var (
 	NotJSON     = Answer{Type: "text/html", Body: "<html><body>We'll be back soon.</body></html>"}
 	ServerError = Answer{Status: http.StatusInternalServerError, Type: "application/json",

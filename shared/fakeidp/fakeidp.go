@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// The client that all dialects know.
+// These are the ID and the secret of the client that all dialects know.
 const (
 	ClientID     = "fake-client"
 	ClientSecret = "fake secret/+&" // a text that a form, HTTP Basic and OAuth 1.0a each encode differently

@@ -12,7 +12,7 @@ import (
 
 //lint:file-ignore ST1005 the texts of refusals are sentences because the client is shown them
 
-// The reasons why an address is refused.
+// These are the reasons why an address is refused.
 var (
 	ErrNoEmail     = errors.New("An email address is required")
 	ErrLongEmail   = errors.New("An email address is too long")
@@ -20,7 +20,7 @@ var (
 	ErrPhoneFormat = errors.New("Invalid phone number format (E.164 required)")
 )
 
-// Limits of lengths, in bytes, which are also characters in a valid address.
+// These limit lengths in bytes. The characters of a valid address have one byte each.
 const (
 	maxEmail = 255
 	maxLabel = 63 // RFC 1035 section 2.3.4
@@ -57,7 +57,7 @@ func isDomain(text string) bool {
 	return true
 }
 
-// The characters of numbers, of labels of domains, and of the local part of addresses.
+// These are the characters that phone numbers, labels of domains, and local parts of e-mail addresses may contain.
 const (
 	digits = "0123456789"
 	label  = digits + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-"

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of PostgreSQL's jsonb. Without a check, PostgreSQL would refuse the row when it is written.
+// These are limits of PostgreSQL's jsonb. Without a check, PostgreSQL would refuse the row when it is written.
 const (
 	jsonbDepth    = 100
 	jsonbDigits   = 1000

@@ -18,7 +18,7 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// Limits of what is kept. The oldest messages are dropped first.
+// These limit the messages that are kept. The oldest messages are dropped first.
 const (
 	mostMessages = 500
 	mostBytes    = 32 << 20

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// Bounds of the number of PBKDF2's rounds.
+// These are the bounds of the number of PBKDF2's rounds.
 const (
 	minRounds = 1_000
 	maxRounds = 2_000_000
@@ -75,7 +75,7 @@ func (h pbkdf2Hash) check(password []byte) (bool, error) {
 
 func (pbkdf2Hash) madeBy(Params) bool { return false }
 
-// Limits of scrypt's costs. At the highest costs it takes 256 MiB.
+// These limit scrypt's costs. At the highest costs, scrypt takes 256 MiB.
 const (
 	maxScryptN = 17 // exponent of 2
 	maxScryptR = 16

@@ -10,7 +10,7 @@ import (
 // minLength is the lowest minimum length that the setting can have; lower values count as minLength.
 const minLength = 6
 
-// The reasons why a password is weak, in the order in which they are listed.
+// These are the reasons why a password is weak, in the order in which they are listed.
 const (
 	ReasonLength     = "length"
 	ReasonCharacters = "characters"

@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// The types of WebAuthn ceremonies, as the client library names them.
+// These are the types of WebAuthn ceremonies, as the client library names them.
 const (
 	typeCreate  = "create"
 	typeRequest = "request"

@@ -1,6 +1,6 @@
 package refusal
 
-// The error codes. They are part of the API and never change.
+// These are the error codes. They are part of the API and never change.
 const (
 	CodeValidationFailed         = "validation_failed"
 	CodeBadJSON                  = "bad_json"

@@ -16,7 +16,7 @@ import (
 // Kind classifies refusals. Package httpapi maps each kind to an HTTP status.
 type Kind uint8
 
-// The kinds of refusals, with their HTTP statuses.
+// These are the kinds of refusals, with their HTTP statuses.
 const (
 	KindInvalid         Kind = iota + 1 // 400
 	KindUnauthenticated                 // 401
