@@ -39,7 +39,7 @@ import (
 var (
 	// ErrNotPublic means that an answer from a public address leads to an address that is not public.
 	ErrNotPublic = errors.New("a public address leads to one that is not")
-	// ErrRedirect means a redirect to another host, from https to http, or the sixth in a row.
+	// ErrRedirect means a redirect to another host, a redirect from https to http, or the sixth redirect of one call.
 	ErrRedirect = errors.New("a redirect that is not followed")
 	// ErrTooLarge means that the body exceeds Options.MaxBytes. The call returns it if the response announces its
 	// length; otherwise reading the body returns it.

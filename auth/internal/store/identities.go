@@ -85,8 +85,8 @@ func (b *Batch) RefreshIdentity(id uuid.UUID, email string, data json.RawMessage
 var deleteIdentitiesBut = define(`
 delete from {identities} where user_id = $1 and id <> $2 and ($3 or provider not in ('email', 'phone'))`)
 
-// DeleteIdentitiesBut deletes a user's identities at external providers, except keep. If own is true, it also deletes
-// the identities for the user's own addresses.
+// DeleteIdentitiesBut deletes a user's identities at external providers, except the identity keep. If own is true, it
+// also deletes the user's identities of the providers email and phone.
 func (b *Batch) DeleteIdentitiesBut(user, keep uuid.UUID, own bool) {
 	b.exec("delete identities", deleteIdentitiesBut, user, keep, own)
 }

@@ -108,7 +108,8 @@ func (b *Batch) InsertSigningKey(k SigningKey) {
 var revokeSigningKey = define(`
 update {signing_keys} set revoked_at = $2 where kid = $1 and revoked_at is null`)
 
-// RevokeSigningKey marks a key as revoked. Each replica refuses the key's tokens from its next read of the keys on.
+// RevokeSigningKey marks a key as revoked. Each replica refuses tokens that the key has signed as soon as it has read
+// the keys again.
 func (b *Batch) RevokeSigningKey(kid string, now time.Time) {
 	b.exec("revoke signing key", revokeSigningKey, kid, now)
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// query executes a statement and calls the function query for each row. It does not repeat the statement after a
-// deadlock. For a statement that writes, the caller should do so by calling it inside of again, and must clear what
-// query has stored at the beginning of each attempt.
+// query executes a statement and calls the function in the parameter query for each row. It does not repeat the
+// statement after a deadlock. For a statement that writes, the caller should repeat it, by calling this method in a
+// function that it passes to the function again. At the start of each attempt this function must clear what earlier
+// attempts have stored.
 func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
 	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
@@ -70,7 +71,7 @@ func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) e
 // deadlockTries is how often a transaction is tried that fails because of a deadlock.
 const deadlockTries = 3
 
-// again calls transaction, and calls it again after a deadlock, which has undone the transaction.
+// again calls the function transaction, and calls it again after a deadlock, which has undone the transaction.
 func again(ctx context.Context, transaction func() error) error {
 	for try := 1; ; try++ {
 		err := transaction()

@@ -29,7 +29,8 @@ func (b *Batch) ReplaceRecoveryCodes(factor uuid.UUID, macs [][]byte) {
 	b.exec("replace recovery codes", replaceRecoveryCodes, factor, macs)
 }
 
-// Both parts of useRecoveryCode read the rows as they were before the statement.
+// useRecoveryCode reads the rows in both of its parts as they were before the statement: the second part still counts
+// the code that the first part marks as used, so the number of these codes is subtracted.
 var useRecoveryCode = define(`
 with used as (
     update {recovery_codes} set used_at = $3 where factor_id = $1 and mac = any($2::bytea[]) and used_at is null

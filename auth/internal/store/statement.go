@@ -12,7 +12,8 @@ import (
 // statement identifies an SQL statement of this package: it is an index into statements and into DB.sql.
 type statement int
 
-// statements are the texts of all SQL statements of this package, with the names of tables in braces.
+// statements are the texts of all SQL statements of this package. In them, names of tables are in braces, such as
+// {users}.
 var statements []string
 
 // define registers the text of an SQL statement. It is called to initialize package variables. Open replaces the names

@@ -14,8 +14,9 @@ import (
 // Sweep says which rows have expired and are to be deleted. Rows whose time limit is zero are kept.
 type Sweep struct {
 	Now time.Time
-	// Tokens, flows, states, spent ID tokens and limits are deleted if they expired before Now, messages if they were
-	// sent, or failed or expired for good, before Messages, audit rows if they were written before Audit.
+	// Tokens, flows, states, spent ID tokens and limits are deleted if they expired before Now. Messages are deleted if
+	// they were sent, or failed or expired for good, before Messages. Audit rows are deleted if they were written
+	// before Audit.
 	Messages, Audit time.Time
 	// Challenges are deleted if they expired before the time Challenges, unverified factors if they were enrolled
 	// before Factors.

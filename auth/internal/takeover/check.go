@@ -282,11 +282,11 @@ func (f *findings) moves(ctx context.Context) error {
 }
 
 // maxAge is how many transactions of the source may have begun since the transaction whose id is the floor of the next
-// pass. Transaction ids repeat after twice as many.
+// pass. PostgreSQL can tell the older of two transaction ids only over about twice this distance (2^31).
 const maxAge = 1_000_000_000
 
-// mark refuses the run if the transaction id stored as the floor of the next pass is not valid in the source. next is
-// the source's next transaction id.
+// mark refuses the run if the source's tables are not those of the first run, or if the transaction id that is stored
+// as the floor of the next pass is not valid in the source. next is the source's next transaction id.
 func (f *findings) mark(next former.Floor) {
 	m := &f.r.move
 	floor := m.Floor
@@ -406,8 +406,8 @@ func joinIDs(list []uuid.UUID) string {
 	return strings.Trim(fmt.Sprint(list), "[]")
 }
 
-// namesakes returns the groups of users whose addresses in a column are equal after fold. The source's query only
-// preselects users, since PostgreSQL's lower case depends on the database's collation.
+// namesakes returns the groups of users who have the same address in a column after the function fold was applied to
+// it. The source's query only preselects users, since PostgreSQL's lower case depends on the database's collation.
 func (r *run) namesakes(ctx context.Context, column string, fold func(string) string) (groups [][]uuid.UUID,
 	err error) {
 	type key struct{ aud, address string }

@@ -29,7 +29,7 @@ type mapper struct {
 	// begun is when the takeover began, which replaces times that are missing in the source. now is when this run
 	// began.
 	begun, now time.Time
-	// withoutPasswords makes passwords in an unknown form be left out. Otherwise they are an error.
+	// withoutPasswords is true if passwords in an unknown form are left out. Otherwise they are an error.
 	withoutPasswords bool
 	// custom maps the source's names custom:NAME of providers to ours.
 	custom map[string]string
@@ -330,8 +330,9 @@ const (
 	leftUsed    = "no longer valid"
 )
 
-// flowMethods has, for each kind of mailed link, the methods of PKCE flows that such a link can continue, as the source
-// names them.
+// flowMethods maps each kind of mailed link to the authentication methods of the PKCE flows that such a link can
+// continue. Kinds and methods are spelled as in the former service's database, the methods as in its column
+// flow_state.authentication_method.
 var flowMethods = map[string][]string{
 	"confirmation_token":         {"email/signup", "magiclink", "invite"},
 	"recovery_token":             {"recovery", "magiclink"},
@@ -339,7 +340,7 @@ var flowMethods = map[string][]string{
 	"email_change_token_new":     {"email_change"},
 }
 
-// link converts a mailed link, and the PKCE flow that the link continues. If the link is not copied, reason is why.
+// link converts a mailed link, and the PKCE flow that the link continues. If the link is not copied, reason says why.
 func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow, reason string, err error) {
 	u := l.User
 	if u == nil || u.Reason != "" || !u.DeletedAt.IsZero() {

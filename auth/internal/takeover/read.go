@@ -20,8 +20,10 @@ func (s *size) add(bytes int) error {
 	return nil
 }
 
-// next returns how many rows the next batch should request. If the last batch became full by its bytes, that is less
-// than before, since the source sends all requested rows, and those beyond a full batch are discarded.
+// next returns how many rows the next batch should request: twice as many as the last batch requested, which is the
+// parameter rows, but at most the number most. If the last batch reached the limit of bytes, next returns twice the
+// number of rows that the batch then had. A larger request would be useless, since the source sends all requested rows
+// and those beyond a full batch are discarded.
 func (s *size) next(rows, most int) int {
 	if s.bytes >= former.BatchBytes {
 		return min(2*s.rows, most)

@@ -22,7 +22,7 @@ type result struct {
 	versions     [3]int64
 	pending      tally
 	passwords    tally
-	// since is the state since which a later run has read changes; nil in the first run.
+	// since says from which transaction and time on a later run has read changes; nil in the first run.
 	since                       *former.Since
 	sampleUsers, sampleSessions int
 	// rewritten is how many rows differed when the sides were compared, and were written again.

@@ -19,7 +19,8 @@ import (
 // sampleSize is how many users, and how many sessions, are compared column by column.
 const sampleSize = 1000
 
-// tally counts the rows of one kind: There in the source, Carried of these, and Left out by reason.
+// tally counts the rows of one kind: There is how many the source has, Carried how many of these were copied, and Left
+// how many were not copied, by the reason.
 type tally struct {
 	There   int64            `json:"there"`
 	Carried int64            `json:"carried"`
@@ -44,9 +45,10 @@ func (v *reservoir) add(id uuid.UUID) {
 	}
 }
 
-// sameIDs reports whether the source and our table have the same ids, by comparing the numbers and sums of the ids. If
-// so, it also counts the rows. It does not compare, and returns false, if rows of the table are left out because of
-// what the checks before the run have found, since the sums would differ.
+// sameIDs reports whether the source and our table have the same ids. It compares the numbers of rows and sums of
+// hashes of the ids (store.SumOfIDs). If they are equal, it also counts the rows. It does not compare, and returns
+// false, if rows of the table are left out because of what the checks before the run have found, since the sums would
+// differ.
 func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, err error) {
 	dropping := t.source == former.Factors || t.source == former.Passkeys
 	if len(r.duplicates) > 0 || dropping && len(r.dropped) > 0 || t.source == former.Sessions &&
@@ -132,7 +134,7 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 // source and our table differ, or "" if none does.
 type differing func(t table, id, user uuid.UUID, column string) error
 
-// refuseDifference returns an error if a column differs. It is a differing.
+// refuseDifference returns an error if a column differs. It is a function of the type differing.
 func refuseDifference(t table, id, user uuid.UUID, column string) error {
 	switch {
 	case column == "":

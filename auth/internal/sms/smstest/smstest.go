@@ -308,7 +308,7 @@ func number(s string) error {
 	return nil
 }
 
-// took returns the gateway's answer to an accepted message, the nth.
+// took returns the gateway's answer to an accepted message. n is the number of the message.
 func took(q Request, n int) Answer {
 	switch q.Gateway {
 	case "twilio":
