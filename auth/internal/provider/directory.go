@@ -28,7 +28,8 @@ const (
 	// so that a provider's new keys are accepted.
 	unknownPause = 30 * time.Second
 	unknownBurst = 3
-	// maxIssuers limits the memory: with Azure's base URL "common", every tenant is an issuer.
+	// maxIssuers is how many issuers a directory caches. It limits the memory: with Azure's base URL "common", every
+	// tenant is an issuer.
 	maxIssuers = 500
 )
 
