@@ -143,8 +143,8 @@ func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group
 	return groups, err
 }
 
-// SampleChanged returns the ids of some rows of a table that are copied and that have changed as since says, chosen at
-// random.
+// SampleChanged returns the ids of some rows of a table, chosen at random among the rows that are copied and that have
+// changed. since says which rows have changed.
 func (s *Source) SampleChanged(ctx context.Context, name string, since Since, rows int) ([]uuid.UUID, error) {
 	return s.readIDs(ctx, "with e (id, owner, reason, changed, version) as ("+s.since(entries[name], &since)+
 		") select id from e where changed and reason = '' order by random() limit $1", rows)

@@ -235,8 +235,9 @@ func (s *Source) Snapshot(ctx context.Context) (oldest, next Floor, clock time.T
 	return oldest, next, clock, err
 }
 
-// scanTime scans a time of the source. null and minus infinity become the zero time. Infinity becomes the end of the
-// year 9999, as does every later time: as the zero time it would end a ban that lasts for ever.
+// scanTime scans a time of the source. null and minus infinity are scanned as the zero time. Infinity and every time
+// after the year 9999 are scanned as the end of that year: as the zero time, infinity would end a ban that lasts for
+// ever.
 type scanTime time.Time
 
 var endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)

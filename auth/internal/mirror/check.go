@@ -107,8 +107,8 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 }
 
 // Check compares the functions, triggers and rows with those that Install would make, and prints the differences. It
-// returns ErrDiffers if there are any. With try it also makes users and rolls back, to find triggers of the application
-// that fail.
+// returns ErrDiffers if there are any. If try is true, it also makes users in a transaction that it rolls back, to find
+// triggers of the application that fail.
 func Check(ctx context.Context, o Options, try, asJSON bool) error {
 	r, err := openInstalled(ctx, o)
 	if err != nil {

@@ -193,8 +193,7 @@ func slackMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 	return nil
 }
 
-// snapchatQuery is the GraphQL query "{ me { externalId displayName bitmoji { avatar id } email } }", encoded for a
-// URL.
+// snapchatQuery is "{ me { externalId displayName bitmoji { avatar id } email } }" (GraphQL), encoded for a URL.
 const snapchatQuery = "%7B+me+%7B+externalId+displayName+bitmoji+%7B+avatar+id+%7D+email+%7D+%7D"
 
 func snapchatMore(_ context.Context, s *signIn, _ jsonObject, d *Profile) error {

@@ -114,9 +114,9 @@ func (b *Batch) Audit(a Audit) {
 	b.exec("audit", insertAudit, append(a.args(), uuidOrNull(a.OnlyFor))...)
 }
 
-// noted returns a common table expression, named noted, that writes one audit row for each row of the table expression
-// from. The SQL parameter at, such as $4, has the time of the rows. The SQL parameters from number first on have the
-// other values of Audit.args.
+// noted returns a common table expression, which is named noted too. It writes one audit row for each row of the table
+// expression whose name is in the parameter from. The SQL parameter whose name is in at, such as "$4", has the time of
+// the rows. The SQL parameters from the number first on have the other values of Audit.args.
 func noted(at string, first int, from string) string {
 	return `noted as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
@@ -211,7 +211,7 @@ func (f AuditFilter) actions() []int16 {
 	return chosen
 }
 
-// contains returns a LIKE pattern that matches texts with the given part anywhere; "" for "".
+// contains returns a LIKE pattern that matches every text that contains part. It returns "" if part is "".
 func contains(part string) string {
 	if part == "" {
 		return ""

@@ -70,7 +70,7 @@ func (e *auditTicket) args() []any { return []any{e.skipped, e.closed} }
 func (a Audit) unnamed() bool { return uuidOrNull(a.Actor) == nil && a.ActorRole == "" }
 
 // noteIfRoom returns the common table expressions that write an audit row if the table expression named marked has a
-// row and the bucket has a token. The SQL parameters from number first on have the values of Audit.args (at, action,
+// row and the bucket has a token. Their SQL parameters begin with number first: the values of Audit.args (at, action,
 // actor, role, session, IP address and traits), followed by those of auditTicket.args.
 func noteIfRoom(first int) string {
 	return numberFrom(first, `counted as (

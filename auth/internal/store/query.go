@@ -10,9 +10,9 @@ import (
 )
 
 // query executes a statement and calls the function in the parameter query for each row. It does not repeat the
-// statement after a deadlock. For a statement that writes, the caller should repeat it, by calling this method in a
-// function that it passes to the function again. At the start of each attempt this function must clear what earlier
-// attempts have stored.
+// statement after a deadlock. If the statement writes, the caller should call this method within a function that it
+// passes to again, the function below that repeats a transaction. At the start of each attempt that function must clear
+// the results of earlier attempts.
 func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
 	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
@@ -78,7 +78,7 @@ func again(ctx context.Context, transaction func() error) error {
 		if try == deadlockTries || !IsContention(err) {
 			return err
 		}
-		// Wait before the next try, so that the other transaction, which has to wake up first, gets the lock.
+		// Wait before the next try. The other transaction of the deadlock must wake up first, and should get the lock.
 		select {
 		case <-ctx.Done():
 			return err

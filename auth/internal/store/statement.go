@@ -25,7 +25,8 @@ func define(sql string) statement {
 
 var parameter = regexp.MustCompile(`\$\d+`)
 
-// numberFrom renumbers the parameters in a part of a statement, so that $1 becomes the parameter with number first.
+// numberFrom renumbers the SQL parameters in part, a part of a statement: $1 is replaced by the parameter whose number
+// is first, $2 by the next one, and so on.
 func numberFrom(first int, part string) string {
 	return parameter.ReplaceAllStringFunc(part, func(p string) string {
 		n, _ := strconv.Atoi(p[1:]) // the expression matches only digits

@@ -197,8 +197,8 @@ var carriedRows = [...]string{
 	"id, user_id from {webauthn_credentials} where factor_id is null",
 }
 
-// forCarried defines a statement for each CarriedTable. The statement is first, then the table's rows as r (id, owner),
-// then rest. So first ends with the word "from".
+// forCarried defines a statement for each CarriedTable. Its text is the parameter first, then the table's rows under
+// the name r (id, owner), then the parameter rest. So first must end with the word "from".
 func forCarried(first, rest string) (list [len(carriedRows)]statement) {
 	for i, rows := range carriedRows {
 		list[i] = define(first + " (select " + rows + ") r (id, owner)" + rest)

@@ -101,7 +101,7 @@ delete from {users} u using taken t where u.id = t.id`)
 var deletePendingTokens = define(`
 delete from {one_time_tokens} t using carried_users c where t.user_id = c.id and t.link_hash is null`)
 
-// copyRows creates the temporary table of a staging and copies a list into it.
+// copyRows creates the temporary table of the staging into, and copies a list into the table.
 func copyRows[T any](ctx context.Context, c *Carrier, into staging, list []T, targets func(*T) []any) error {
 	if err := c.t.run(ctx, into.create); err != nil {
 		return err
@@ -123,8 +123,8 @@ func carry[T any](ctx context.Context, c *Carrier, by staging, list []T, targets
 }
 
 // Users writes users and their pending sign-ups. added is how many of them are new. removed is how many were removed
-// because another user has the address; these are left for the next run. fresh must be true only if none of the users
-// exists.
+// because another user has the address; the next run tries to write them again. If fresh is true, none of the users may
+// exist already.
 func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (added, removed int64, err error) {
 	into := carriedUsers
 	if fresh {
@@ -203,8 +203,8 @@ func (c *Carrier) Credentials(ctx context.Context, list []Credential) error {
 var deleteCarriedFormer = define(`
 delete from {former_tokens} t using carried_sessions c where t.session_id = c.id`)
 
-// Sessions writes sessions, whose users must exist, and the MACs of their refresh tokens. fresh must be true only if
-// none of the sessions exists.
+// Sessions writes sessions, whose users must exist, and the MACs of their refresh tokens. If fresh is true, none of the
+// sessions may exist already.
 func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh bool) error {
 	err := carry(ctx, c, carriedSessions, list, func(s *CarriedSession) []any {
 		hash := s.SecretHash[:]

@@ -159,10 +159,10 @@ type Digits struct {
 }
 
 // takeTry returns three common table expressions, which take a token from a bucket before digits are compared. So
-// guesses for one address are executed one after the other. Its column known.here says whether the place of the request
-// is known; guess has a row if the bucket held a token. If the guess is right, the caller returns the token to the
-// bucket. The SQL parameters from number first on are key, size, rate and refill of the bucket Tries, the place's MAC,
-// Since, and the key of the place's bucket.
+// guesses for one address are executed one after the other. The column known.here says whether the place of the request
+// is known. The table expression guess has a row if the bucket held a token. If the guess is right, the caller returns
+// the token to the bucket. The SQL parameters begin with number first: key, size, rate and refill of the bucket Tries,
+// the place's MAC, Since, and the key of the place's bucket.
 func takeTry(known, now string, first int) string {
 	number := func(i int) string { return fmt.Sprintf("$%d", first+i) }
 	key, place := number(0)+"::bytea", number(6)+"::bytea"
@@ -336,9 +336,9 @@ type Pending struct {
 }
 
 // selectPending first looks for a user that has the address, if the address is confirmed or the user has a token of one
-// of the kinds. Then it looks for a user that is changing to the address, by the token that was sent there. Last it
-// looks for an unconfirmed account with the address, which does not block another user's change. Expired tokens count
-// until they are deleted by Sweep.
+// of the kinds. Then it looks for a user that is changing to the address, by the token that was sent to the new
+// address. Last it looks for an unconfirmed account with the address, since such an account does not keep another user
+// from changing to the address. Expired tokens count until they are deleted by Sweep.
 var selectPending = define(`
 select ` + userColumns + `,
     ` + tokenColumns + `,` + flowColumns + `

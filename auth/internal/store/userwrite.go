@@ -187,8 +187,8 @@ func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
 var deleteUser = define(`
 delete from {users} where id = $1`)
 
-// DeleteUser deletes a user and all rows that refer to the user. Audit rows are kept. Messages must be cancelled with
-// CancelMessages.
+// DeleteUser deletes a user and all rows that refer to the user. Audit rows are kept. The caller must also call
+// CancelMessages, so that the user's pending messages are not sent.
 func (b *Batch) DeleteUser(id uuid.UUID) { b.exec("delete user", deleteUser, id) }
 
 // EraseUser describes how to erase a user: to delete all personal data but keep the id.

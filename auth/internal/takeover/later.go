@@ -46,8 +46,8 @@ type laterRows struct {
 	gone, freed []uuid.UUID // to delete; users to take addresses from, since others may have them
 	changed     []uuid.UUID // rows to write, at most Hooks.Kept
 	overflow    bool        // there are more than Hooks.Kept rows to write
-	// former are users who have lost an identity. They are written again, since an unconfirmed user with no identity at
-	// an external provider becomes pending again.
+	// former are users who have lost an identity. These users are written again: if an unconfirmed user has no identity
+	// at an external provider any more, the user counts as a pending sign-up again.
 	former []uuid.UUID
 }
 
@@ -276,8 +276,8 @@ func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
 	}
 }
 
-// awaitWriters waits until no open transaction can still write to the source. Rows of such a transaction could become
-// visible after the last check without being noticed by it.
+// awaitWriters waits until no open transaction can still write to the source. If such a transaction were committed
+// after the last check, the check would not have seen its rows, and they would be lost.
 func (r *run) awaitWriters(ctx context.Context) error {
 	deadline := time.Now().Add(r.Hooks.LockWait)
 	for {

@@ -121,7 +121,7 @@ func invited(u *former.User) bool {
 }
 
 // pending returns the token of a pending sign-up. It is made a microsecond older than the link that the former service
-// has mailed for the sign-up.
+// has mailed for the sign-up, so that the link counts as the user's newer token.
 func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Token {
 	return &store.Token{
 		ID: uuid.New(), User: u.ID, Kind: store.KindSignup, Address: cmp.Or(c.Email, c.Phone), PasswordHash: hash,
@@ -174,9 +174,10 @@ func provenEmail(provider string, data json.RawMessage) string {
 	return address.Fold(email)
 }
 
-// customProviders maps the source's names custom:NAME of providers to the names under which AUTH_EXTERNAL_OIDC_<NAME>_*
-// configures them here. A provider keeps its name if another one would get the same name, or if one of our own
-// providers has it. What an earlier run has decided does not change, even if providers were added since.
+// customProviders maps the source's names custom:NAME of providers to the names that they have in this service, where
+// AUTH_EXTERNAL_OIDC_<NAME>_* configures them. A provider keeps its name if another one would get the same name, or if
+// one of our own providers has it. What an earlier run has decided does not change, even if providers were added to the
+// source since that run.
 func customProviders(names []string, ours map[string]bool, decided map[string]string) map[string]string {
 	short := func(name string) string {
 		return strings.ToLower(strings.NewReplacer("-", "_", ":", "_").Replace(strings.TrimPrefix(name, "custom:")))

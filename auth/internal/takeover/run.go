@@ -137,8 +137,8 @@ func (r *run) finish(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// The last check comes after the comparison, since that takes a while, and transactions may have begun meanwhile.
-	// If the sides differ because the former service still writes, the last check reports this cause.
+	// The last check comes after the comparison: the comparison takes a while, and transactions may have begun during
+	// it. If the sides differ because the former service still writes, the last check reports this cause.
 	if err := r.awaitWriters(ctx); err != nil {
 		return err
 	}
@@ -243,8 +243,8 @@ type batch struct {
 	write  func(context.Context, *store.Carrier) error
 }
 
-// pipe reads and writes batches concurrently: while one is written, the next is read. done is called in the transaction
-// that writes a batch.
+// pipe reads and writes batches concurrently: while one is written, the next is read. It calls the function done in
+// each transaction that writes a batch.
 func (r *run) pipe(ctx context.Context, step string, read func(ctx context.Context, pass func(batch) error) error,
 	done func(batch)) error {
 	next, stop := stream(ctx, 1, read)

@@ -145,9 +145,9 @@ func refuseDifference(t table, id, user uuid.UUID, column string) error {
 	return fmt.Errorf("user %s: column %s of %s %s differs", user, column, t.one, id)
 }
 
-// compareRows compares users and sessions column by column. It writes a row that differs again, since it may differ
-// only because a time that was in the future when the row was copied has passed meanwhile. If a row still differs, it
-// returns an error.
+// compareRows compares users and sessions column by column. A row that differs is written again and compared again,
+// since it may differ only because a time that was in the future when the row was copied is now in the past. If a row
+// still differs, compareRows returns an error.
 func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) error {
 	again := map[string][]uuid.UUID{}
 	var owners []uuid.UUID

@@ -234,8 +234,9 @@ func StatesAt(keys []Stored, now time.Time, keep time.Duration) ([]Entry, error)
 	return out, nil
 }
 
-// successor returns when a later key replaced the i-th key for good; zero if no key did. If that later key was revoked,
-// the i-th key may have become current again.
+// successor returns when the first later key that is not revoked began to sign and thereby replaced the i-th key; zero
+// if no such key has begun to sign. A revoked key does not count, since its revocation may have made the i-th key
+// current again.
 func successor(sorted []Stored, i int, now time.Time) time.Time {
 	for _, k := range sorted[i+1:] {
 		if k.RevokedAt.IsZero() && !k.SignsAt.After(now) {

@@ -285,7 +285,7 @@ func (q *Request) readTwilio() error {
 	return number(q.To)
 }
 
-// fields returns an error unless the form has exactly the parameters of want, with their values, and the parameters in
+// fields returns an error unless the form's parameters are exactly those of want, with the same values, and those of
 // free, with any values.
 func (q *Request) fields(want map[string]string, free ...string) error {
 	names := slices.Sorted(maps.Keys(q.Form))
