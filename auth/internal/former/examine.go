@@ -44,7 +44,8 @@ func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error
 	return c, err
 }
 
-// Share is how many rows of a kind there are, and how many of them are not copied, by reason.
+// Share counts the rows of a kind: There is how many the source has, and Left is how many of them are not copied, by
+// the reason.
 type Share struct {
 	There int64
 	Left  map[string]int64
@@ -56,8 +57,8 @@ const ownerReason = `case when u.is_sso_user then 'saml' when u.instance_id <> `
 var pendingUsers = `not u.is_anonymous and ` + unset(`u.deleted_at`) + ` and ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + `
     and ` + unset(`u.invited_at`) + ` and u.encrypted_password <> '' and not ` + unset(`u.confirmation_sent_at`) + ` and not ` + isExternal
 
-// Pending counts the users who have never confirmed their sign-up, and the passwords. The users in duplicates are not
-// copied. An invited user's password is not copied either.
+// Pending counts the users who have never confirmed their sign-up, and the passwords. Users in duplicates count as not
+// copied, and so do the passwords of invited users who have not confirmed an address.
 func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, passwords Share, err error) {
 	share := func(sql string) (v Share, err error) {
 		v.Left, err = s.readCounts(ctx, sql, ids(duplicates))

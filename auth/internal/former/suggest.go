@@ -68,8 +68,8 @@ where c.contype = 'f' and s.nspname = $1 and n.nspname <> $1 and c.conparentid =
 order by 1, 3`
 
 // parse splits the definition of a foreign key that refers to the column id of users. column is the application's
-// column. rules are the actions, and when the key is checked. validated is true if all rows satisfy the key. ok is
-// false for a key that refers to other columns or to another table.
+// column. rules is the end of the definition: the actions on a delete or update, and when the key is checked. validated
+// is true if all rows satisfy the key. ok is false for a key that refers to other columns or to another table.
 func (k *foreignKey) parse() (column, rules string, validated, ok bool) {
 	head, rules, ok := strings.Cut(k.Definition, " REFERENCES (id)")
 	if !ok || k.Target != "users" {

@@ -183,8 +183,9 @@ func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error)
 const scrubDue = 30 * 24 * time.Hour
 
 // Look makes the checks of Check that need no right on the former service's tables: of the functions, triggers and
-// roles. It adds a reminder to doubts if secrets are left in the former service's tables for long. Both lists are empty
-// if no takeover was completed. installed says whether a mirror is installed.
+// roles. If the takeover was closed more than scrubDue ago and secrets are still left in the former service's tables,
+// it adds a reminder to doubts. Both lists are empty if no takeover was completed. installed says whether a mirror is
+// installed.
 func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []string, err error) {
 	var refused strings.Builder
 	o.Log = &refused

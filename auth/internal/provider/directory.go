@@ -23,9 +23,9 @@ const (
 	// failurePause is the pause after a failed look-up. During the pause, callers get the last good answer or, if there
 	// is none, the failure.
 	failurePause = 2 * time.Second
-	// A token that is signed by an unknown key, which any client can send, makes the key set be fetched at most once in
-	// each unknownPause. If there was no such fetch for long, up to unknownBurst of them may follow each other at once,
-	// so that a provider's new keys are accepted.
+	// Any client can send a token that is signed by an unknown key, and each such token makes the daemon fetch the
+	// issuer's keys again. Such a fetch is allowed once in each unknownPause. If there was none for long, up to
+	// unknownBurst fetches may follow each other at once, so that a provider's new keys are accepted.
 	unknownPause = 30 * time.Second
 	unknownBurst = 3
 	// maxIssuers is how many issuers a directory caches. It limits the memory: with Azure's base URL "common", every

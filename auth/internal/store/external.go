@@ -127,8 +127,8 @@ type MatchesFor struct {
 	Providers    []string
 	Subject, Aud string
 	Addresses    []string
-	// Unproven makes accounts with an address that only a setting has confirmed count as ByUnproven or ByLeaving.
-	// Otherwise they count as ByConfirmed.
+	// If Unproven is true, an account whose address was confirmed only by a setting is found as ByUnproven or
+	// ByLeaving. If it is false, such an account is found as ByConfirmed.
 	Unproven bool
 }
 

@@ -41,9 +41,9 @@ type Factor struct {
 func (f Factor) Verified() bool { return !f.VerifiedAt.IsZero() }
 
 // factorsOf returns an SQL column with the factors of a user: JSON objects separated by commas, in any order; "" if
-// there are none. user is an SQL expression. It must not depend on the row, so that PostgreSQL reads the factors once
-// per statement. An aggregate or a sort in SQL would cost 3 of the 5 µs that the column adds to GET /user, and most
-// users have no factors.
+// there are none. The parameter user is an SQL expression for the user's id. It must not depend on the row, so that
+// PostgreSQL reads the factors once per statement. An aggregate or a sort in SQL would cost 3 of the 5 µs that the
+// column adds to GET /user, and most users have no factors.
 func factorsOf(user string) string {
 	return `
     array_to_string(array(

@@ -52,8 +52,9 @@ on conflict (provider, provider_id) do update set
     email = excluded.email, identity_data = i.identity_data || excluded.identity_data, updated_at = excluded.updated_at
 where i.user_id = excluded.user_id`)
 
-// PutIdentity adds an identity. If the user has it already, its email address is replaced and its data is merged. If
-// another user has it, nothing changes, so the caller must check that before.
+// PutIdentity adds an identity to a user. If the user has this identity already, the identity's email address is
+// replaced and its data is merged. If another user has the identity, nothing changes, and no error is returned; so the
+// caller must check before whether another user has it.
 func (b *Batch) PutIdentity(i Identity) {
 	b.exec("put identity", putIdentity, valuesOf(identityTargets(&i))...)
 }

@@ -39,8 +39,8 @@ with used as (
 select (select count(*) from used), count(*) - (select count(*) from used)
 from {recovery_codes} where factor_id = $1 and used_at is null`)
 
-// UseRecoveryCode marks the unused code of a factor that has one of the MACs as used. used is set to whether there was
-// such a code, remaining to how many unused codes are left.
+// UseRecoveryCode looks for the unused code of a factor whose MAC is among macs, and marks it as used. It sets used to
+// whether there was such a code, and remaining to how many unused codes are left.
 func (b *Batch) UseRecoveryCode(used *bool, remaining *int, factor uuid.UUID, macs [][]byte, now time.Time) {
 	b.rows("use recovery code", used, func(r pgx.Rows) error {
 		var n int

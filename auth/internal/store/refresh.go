@@ -44,10 +44,10 @@ type Refreshed struct {
 	NewerLogin bool
 }
 
-// refreshSession locks the session's row first. So of many calls with the same token the first rotates it, and when
-// that is committed, the others see the new counter (READ COMMITTED reads a locked row again). The update tests the row
-// as it was locked. The time of a rotation is PostgreSQL's, since the interval in which the previous token is still
-// accepted must not depend on the clocks of two replicas.
+// refreshSession locks the session's row first. So of many calls with the same token the first rotates it. The others
+// wait until this is committed, and then see the new counter, since READ COMMITTED reads a row again after a wait for
+// its lock. The update tests the row as it was locked. The time of a rotation is PostgreSQL's, since the interval in
+// which the previous token is still accepted must not depend on the clocks of two replicas.
 var refreshSession, refreshBoundedSession = define(refreshText("")), define(refreshText(`
       and (old.aal > 1 or old.created_at >= $12 or not exists (
           select from {factors} f where f.user_id = old.user_id and f.verified_at is not null))`))

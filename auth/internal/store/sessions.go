@@ -184,8 +184,9 @@ select ` + sessionColumns + `
 from {sessions} s
 where s.id = $1 and s.user_id = $2`)
 
-// Session reads one session of a user; dst gets a Nil ID if the user has no such session. If the caller has locked the
-// user, it sees whether and why the session has ended, except for a concurrent sign-out, which does not lock the user.
+// Session reads one session of a user; dst.ID is uuid.Nil if the user has no such session. If the caller has locked the
+// user, dst shows whether and why the session has ended, except because of a concurrent sign-out that does not lock the
+// user.
 func (b *Batch) Session(dst *Session, user, session uuid.UUID) {
 	b.row("session", dst, sessionTargets(dst), selectSession, session, user)
 }

@@ -50,7 +50,7 @@ func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
 }
 
 // selectCredentials returns one row and does the same work whether or not the address is known, so that the time of the
-// answer does not reveal it. A pending sign-up counts only if no address of the user is confirmed.
+// answer does not reveal whether it is. A pending sign-up counts only if no address of the user is confirmed.
 var selectCredentials = define(`
 select ` + userColumns + `,
     (select t.password_hash from {one_time_tokens} t

@@ -271,8 +271,8 @@ func (c *Carrier) Delete(ctx context.Context, table CarriedTable, ids []uuid.UUI
 var blankUsers = define(`
 update {users} set email = '', phone = '' where id = any($1) and (email <> '' or phone <> '')`)
 
-// BlankUsers removes the addresses of users, since they may belong to other users now. The users get addresses again
-// when they are written.
+// BlankUsers removes the email addresses and phone numbers of users, since these may belong to other users of the
+// source now. The users get addresses again when they are written.
 func (c *Carrier) BlankUsers(ctx context.Context, ids []uuid.UUID) error {
 	return c.t.run(ctx, blankUsers, ids)
 }

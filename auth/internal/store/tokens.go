@@ -92,8 +92,8 @@ select $1, (select id from {users} where id = $2 and deleted_at is null), $3, $4
 where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 
 // InsertToken adds a token and deletes older tokens of the same kind and place. If the user does not exist or was
-// deleted, it does nothing, but with the same work, so that the time of an answer does not reveal whether an address is
-// known.
+// deleted, it changes nothing, but does the same work, so that the time of an answer does not reveal whether an address
+// is known.
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash),
 		bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
@@ -108,8 +108,8 @@ with person as materialized (
 update {one_time_tokens} t set contested = true
 from person p where t.user_id = p.id and t.address = $2 and ` + isSignUp)
 
-// ContestSignUps marks the pending sign-ups of a user for an address as contested. If the user does not exist, it does
-// nothing, but with the same work.
+// ContestSignUps marks the pending sign-ups of a user for an address as contested. If the user does not exist, it
+// changes nothing, but does the same work.
 func (b *Batch) ContestSignUps(user uuid.UUID, address string) {
 	b.exec("contest sign-ups", contestSignUps, user, address)
 }

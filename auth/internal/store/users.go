@@ -142,7 +142,7 @@ for no key update of u`)
 // LockUser reads a user with identities and locks the user's row, so that no other transaction changes the user until
 // this one ends. It is the first step of every change that depends on the user's present state. The error is
 // ErrNotFound if there is no such user. It does not read factors: a statement that has waited for the lock sees the
-// rows of other tables as they were before, so they must be read by a later statement.
+// rows of other tables as they were before the wait, so the factors must be read by a later statement.
 func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
@@ -159,8 +159,9 @@ update {users} set aud = case when $2 in (email, phone) and email_confirmed_at i
     and password_hash = '' and (banned_until is null or banned_until <= $3) then aud end
 where id = $1`)
 
-// RequirePending locks a user and checks that the user has the address, no confirmed address and no password. If the
-// user was confirmed or banned meanwhile, Send returns ErrUserGone and the whole Batch is undone.
+// RequirePending locks a user and checks that the user has the address, no confirmed address and no password. If this
+// is not so, for example because the user was confirmed or banned since the caller has read the user, Send returns
+// ErrUserGone and the whole Batch is undone.
 func (b *Batch) RequirePending(user uuid.UUID, address string, now time.Time) {
 	b.exec("require a pending user", requirePending, user, address, now)
 }

@@ -111,7 +111,7 @@ func (l *laterRows) sort(p *pair) {
 }
 
 // rewrite writes the users in l.former again. It must be called before their identities are deleted from the target: if
-// the run were interrupted in between, the next run would not find these users.
+// the run were interrupted after the deletion, the next run would not find these users.
 func (l *laterRows) rewrite(ctx context.Context) error {
 	if len(l.former) == 0 {
 		return nil

@@ -85,8 +85,8 @@ type comparison struct {
 	users, fresh, sessions reservoir
 }
 
-// compare compares the ids in the source and in our tables, and counts the rows. With verify a difference is an error,
-// and a sample of users and sessions is read and converted again, and compared column by column.
+// compare compares the ids in the source and in our tables, and counts the rows. If verify is true, a difference is an
+// error, and a sample of users and sessions is read and converted again, and compared column by column.
 func (r *run) compare(ctx context.Context, verify bool) error {
 	r.result.tables = map[string]*tally{}
 	half := sampleSize

@@ -53,7 +53,7 @@ type Authenticator struct {
 	keys []*Key
 }
 
-// Message is an answer that is being made. A member that a Change has set is kept.
+// Message is an answer that is being made. Members that a Change has set are kept; the other members are computed.
 type Message struct {
 	ID, RawID, Type                 string
 	ClientData, AuthData, Signature []byte
