@@ -52,7 +52,7 @@ func byID(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 // compare compares our tables with the former service's tables, both read in one snapshot. A user of the former service
 // whom our tables lack counts as a difference only if our audit log says that the user was deleted; otherwise the
 // takeover did not copy the user. d counts all differences, and has the first ones, at most the number most. If the
-// list of is not nil, only the users in this list are compared; it must be sorted.
+// parameter of is not nil, it is a sorted list of users, and only these users are compared.
 func (r *run) compare(ctx context.Context, most int, of []uuid.UUID) (d differences, err error) {
 	list := func(of []column) string {
 		return each(of, ", ", func(c column) string { return fmt.Sprintf("case when %s then '%s' end", c.differ(), c.name) })

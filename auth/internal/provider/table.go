@@ -32,7 +32,7 @@ type row struct {
 	// style is how this daemon authenticates at the token endpoint. It must be set: otherwise package oauth2 would
 	// guess it by trying both styles, which could send a code twice.
 	style oauth2.AuthStyle
-	// pkce is true if PKCE (RFC 7636, S256) is used. It is where the provider documents PKCE for clients that have a
+	// pkce is true if PKCE (RFC 7636, S256) is used, which is so for the providers that document it for clients with a
 	// secret.
 	pkce     bool
 	nonce    bool // OpenID Connect: a nonce is sent, and compared with the ID token's

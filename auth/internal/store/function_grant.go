@@ -42,8 +42,8 @@ select format('%I', pg_get_userbyid(role)), format('%I', $3::text), coalesce((se
     where v.oid <> what.oid and v.relowner <> role)
 from who`)
 
-// between is appended to the advice to grant a right to a role if not this role may lack the right, but the owner of a
-// view or function in between.
+// between is appended to the advice to grant a right to a role if the right may instead be missing to the owner of a
+// view or function through which the statement accesses the table.
 const between = ", or to the owner of the view or function that the statement goes through"
 
 // GrantFor returns a text for the operator: what a function called by TryFunction was not allowed to do, and the GRANT

@@ -66,7 +66,7 @@ func (b *Batch) InsertSession(s NewSession) {
 }
 
 // The reasons why sessions end. EndedLogoutTokens is for POST /logout without a scope, which invalidates only refresh
-// tokens; access tokens can still be used until they expire: see Session.Readable.
+// tokens; GET /user still accepts the access tokens until they expire: see Session.Readable.
 const (
 	EndedLogout          = "logout"
 	EndedLogoutTokens    = "logout_tokens"
@@ -116,8 +116,8 @@ update {users} set sessions_void_before = greatest(sessions_void_before, $2) whe
 // issuedCodes is the SQL condition for flows of user $1 whose codes were issued and not exchanged yet.
 const issuedCodes = `user_id = $1 and code_hash is not null and used_at is null`
 
-// endSessions also ends sessions that have lost only their refresh tokens (EndedLogoutTokens), so that their access
-// tokens become invalid too.
+// endSessions, unless its reason is EndedLogoutTokens, also ends sessions that have lost only their refresh tokens.
+// Afterwards GET /user does not accept their access tokens either.
 var endSessions = define(`
 with codes as (
     delete from {flows} where ` + issuedCodes + ` and $2::uuid is null

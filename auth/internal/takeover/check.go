@@ -298,8 +298,8 @@ func (f *findings) mark(next former.Floor) {
 	}
 }
 
-// kinds refuses a run whose mode the source does not allow. A run with -ahead, and every run after one, needs ordinary
-// tables, which show which rows have changed. The last run needs a source that is not a replica.
+// kinds refuses a run whose mode the source does not allow. A run with -ahead, and every run after the first pass,
+// needs ordinary tables, which show which rows have changed. The last run needs a source that is not a replica.
 func (f *findings) kinds() {
 	c := &f.r.Source.Catalog
 	if names := c.NotHeaps(); len(names) > 0 && (f.r.Mode == Ahead || f.r.move.Floor != nil) {
