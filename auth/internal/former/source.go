@@ -43,7 +43,8 @@ func OpenSource(ctx context.Context, url, schema string) (*Source, error) {
 		c.ConnectTimeout = 5 * time.Second
 	}
 	c.RuntimeParams["application_name"] = ApplicationName
-	// A prepared statement would stay on the server's connection, which a pooler then gives to another client.
+	// In this mode pgx makes no named prepared statements. They would stay on the server's connection, which a pooler
+	// then gives to another client.
 	c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	config.MaxConns, config.MinConns, config.MinIdleConns = sourceConns, 0, 0
 	s := &Source{Schema: schema}

@@ -69,8 +69,8 @@ where n.id is not null and (o.id is null or %[4]s)
 		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
 	for _, t := range r.tables() {
 		of := r.have(t.there, t.columns)
-		// If the mirror has soft-deleted a user in the former service's tables, the user's other rows there stay as
-		// they are.
+		// If the mirror has soft-deleted a user in the former service's tables, the user's other rows in these tables
+		// stay as they are, and are not compared.
 		sql += fmt.Sprintf(`
 union all
 select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
@@ -96,7 +96,8 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 		}
 		return none, nil
 	}
-	// At a weaker isolation level each statement inside of the functions would have a snapshot of its own.
+	// All tables must be read in one snapshot. At a weaker isolation level each statement inside of the functions would
+	// have a snapshot of its own.
 	err = pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) error {
 		_, err := query(ctx, r, add, sql)
 		return err

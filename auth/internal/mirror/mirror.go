@@ -153,7 +153,8 @@ func open(ctx context.Context, o Options) (*run, error) {
 		return nil, err // the text of pgx's error hides the password
 	}
 	config.RuntimeParams["application_name"] = "auth mirror"
-	// A prepared statement would stay on the server's connection, which a pooler then gives to another client.
+	// In this mode pgx makes no named prepared statements. They would stay on the server's connection, which a pooler
+	// then gives to another client.
 	config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	if r.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, err

@@ -228,7 +228,8 @@ func readDocument(o jsonObject, t trust) (*document, error) {
 	if len(list) == 0 {
 		doc.algs = []string{"RS256"}
 	}
-	// client_secret_basic is the default of the specification, and most providers support it.
+	// Use client_secret_basic, the default of the specification, unless the document lists client_secret_post and not
+	// client_secret_basic.
 	doc.style = oauth2.AuthStyleInHeader
 	if _, listed := o.lookup("token_endpoint_auth_methods_supported").([]any); listed &&
 		!contains(o, "token_endpoint_auth_methods_supported", "client_secret_basic") &&

@@ -85,7 +85,8 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		if err == nil {
 			return c, nil
 		}
-		// EAGAIN means that the queue of a Unix socket is full.
+		// 53300 is too_many_connections. EAGAIN means that the server's queue of new connections on a Unix socket is
+		// full.
 		pg, refused := errors.AsType[*pgconn.PgError](err)
 		if refused && pg.Code == "53300" || errors.Is(err, syscall.EAGAIN) {
 			db.fullUntil.Store(new(time.Now().Add(noGrowth)))

@@ -23,8 +23,8 @@ type Sweep struct {
 	Challenges, Factors time.Time
 	// Known places are deleted if the last sign-in from them was before Places.
 	Places time.Time
-	// Sessions are deleted if they ended, or reached their not_after, before EndedBefore, were created before
-	// CreatedBefore, or were last refreshed before ActiveBefore.
+	// Sessions are deleted if they ended or reached their not_after before EndedBefore, if they were created before
+	// CreatedBefore, or if they were last refreshed before ActiveBefore.
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
 	// Anonymous users are deleted if they were last active before Anonymous. They are kept if they were created before
 	// AnonymousSince, or have a confirmed address, a password, an identity at a provider or a verified factor.

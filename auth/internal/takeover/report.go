@@ -340,7 +340,7 @@ func (r *run) dryLater(ctx context.Context) error {
 			return err
 		}
 	}
-	// The last run reads the ids two or three times, and writes as fast as the first run.
+	// Assume that the last run reads the ids three times (it may be two), and writes as fast as the first run.
 	estimate := 3 * time.Since(polled).Seconds()
 	if r.steps.Rows > 0 {
 		estimate += float64(changes.Rows) * r.steps.Seconds / float64(r.steps.Rows)
