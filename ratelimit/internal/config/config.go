@@ -63,8 +63,8 @@ type Listen struct {
 	Debug     server.DebugSettings
 	Observe   observe.Settings
 	GRPC      server.GRPCSettings
-	// Server of gRPC: native decides on the goroutine that reads a connection; grpc-go is the
-	// library's, for comparison.
+	// Implementation of the gRPC server: native decides on the goroutine that reads a connection; grpc-go is the
+	// library's server, for comparison.
 	GRPCServer string `env:"GRPC_SERVER" envDefault:"native" oneof:"native grpc-go"`
 	HTTP       server.HTTPSettings
 	Caps       service.Caps
@@ -72,12 +72,13 @@ type Listen struct {
 
 // Process has the settings that concern the process as a whole.
 type Process struct {
-	// panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and trace log ten
-	// requests a second, with values.
+	// Lowest level that is logged: panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and
+	// trace log ten requests a second, with values.
 	LogLevel string `env:"LOG_LEVEL" envDefault:"WARN" oneof:"PANIC FATAL ERROR WARN WARNING INFO DEBUG TRACE" fold:"true"`
 	// json: one object per line with @timestamp, @message and level; anything else: text.
 	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`
-	// true: unhealthy until a configuration with at least one domain is loaded, and while one without is.
+	// true: unhealthy until a configuration with at least one domain is loaded, and again while the loaded one has no
+	// domain.
 	HealthyWithConfig bool `env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" envDefault:"false"`
 	// Pause between turning unhealthy on SIGTERM or SIGINT and closing the listeners: longer than the
 	// balancer's probe interval.

@@ -20,8 +20,8 @@ type Counting struct {
 	// KVSTORE_URL, memory without.
 	Backend string `env:"BACKEND_TYPE" oneof:"redis kvstore memory memcache" fold:"true"`
 	Memory  memory.Settings
-	// Bytes for the cache of counters that are over their limit, which spares the store their hits; 0: off; less than
-	// 524288 counts as that. All taken at start, at most 16 GiB.
+	// Bytes for a cache of counters that are over their limit: hits on them need no call of the store. 0: off; less
+	// than 524288 counts as 524288. Allocated at start, at most 16 GiB.
 	LocalCache int `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0" min:"0" max:"17179869184"`
 	// A random number of seconds below this, and below a tenth of the window, is added to each key's time
 	// to live; 0 or less: none.
@@ -59,8 +59,8 @@ type KVShared struct {
 	Files     ClientTLS `envPrefix:"KVSTORE_"`
 	// true: unhealthy while no connection to the store, or to either of two, is up.
 	HealthByConnection bool `env:"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION" envDefault:"false"`
-	// true: the listeners open when the store has answered; false: they open at once, the failure mode answers and the
-	// store is connected in the background.
+	// true: the listeners open when the store has answered; false: they open at once, and until the store is connected,
+	// STORE_FAILURE_MODE decides the answers.
 	StartRequired bool `env:"KVSTORE_STARTUP_REQUIRED" envDefault:"true"`
 	Start         redis.StartSettings
 }

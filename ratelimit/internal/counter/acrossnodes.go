@@ -7,13 +7,13 @@ import (
 	"unsafe"
 )
 
-// AddAcrossNodes carries out a request under StopAll whose counters are in several places, so that no single script can
-// decide it. It reads all counters first, and adds the hits only if none of them exceeds its limit. Each addition
-// checks its own limit once more (StopEach), since other requests may have added hits in between. If one addition is
-// then refused after others have been made, the refused hit is answered as over its limit, and the other hits are given
-// back; until then, other requests see them counted.
+// AddAcrossNodes carries out a request under StopAll whose counters are on several nodes or in several stores, so that
+// no single script can decide it. It reads all counters first, and adds the hits only if none of them exceeds its
+// limit. Each addition checks its own limit once more (StopEach), since other requests may have added hits in between.
+// If one addition is then refused after others have been made, the refused hit is answered as over its limit, and the
+// other hits are given back; until then, other requests see them counted.
 //
-// add carries out a request's hits in the places that have their keys.
+// The function add carries out hits on the nodes or in the stores that have their keys.
 func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context, *Request) error) error {
 	looks := Request{Hits: slices.Clone(req.Hits), Now: req.Now}
 	for i := range looks.Hits {

@@ -99,7 +99,7 @@ type Hit struct {
 	// PerSecondRouter sends the hit to it.
 	PerSecond bool
 	// Undo, set together with Refund, takes back a hit that was counted although another store refused a hit of the
-	// same request. State must be the state that the undone hit left. It makes no difference to fixed windows.
+	// same request. State must be the state that the undone hit left. For fixed windows, Undo has no effect.
 	Undo bool
 	// BringDown makes a look correct a stored State that is ahead of the clock (see Meter.Load), as hits that add
 	// something do.

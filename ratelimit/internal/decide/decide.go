@@ -134,7 +134,7 @@ func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Statu
 	return d
 }
 
-// maxReset is the longest time, in seconds, that a protobuf Duration may have: about 10,000 years. A longer one could
+// maxReset is the longest time, in seconds, that a protobuf Duration may have: about 10,000 years. A longer reset could
 // not be written as JSON.
 const maxReset = 315_576_000_000
 

@@ -11,7 +11,7 @@ import (
 // answer is the answer to one call: a message, or a refusal.
 type answer struct {
 	stream *stream
-	// from and to are where the message begins and ends in bundle.text. They are not used with a refusal.
+	// from and to are where the message begins and ends in bundle.text. They have no meaning in a refusal.
 	from, to int
 	refusal  *refusal
 	// early means that the client has not sent its whole request, and gets RST_STREAM after the answer, so that it

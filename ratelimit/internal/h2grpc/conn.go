@@ -212,8 +212,8 @@ func (c *conn) close() {
 	})
 }
 
-// leaveIfDone ends a connection that accepts no new streams and has none left. While the reader is processing a read,
-// it does nothing, since the reader will call it afterwards.
+// leaveIfDone ends a connection that accepts no new streams and has no streams left. While the reader is processing a
+// read, leaveIfDone does nothing, since the reader will call it afterwards.
 func (c *conn) leaveIfDone() {
 	if c.reading.Load() {
 		return

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Indexes of fields in HPACK's static table (RFC 7541, appendix A).
+// These are indexes of fields in HPACK's static table (RFC 7541, appendix A).
 const (
 	staticStatus200   = 8
 	staticContentType = 31
@@ -37,8 +37,8 @@ type encoder struct {
 
 func newEncoder() encoder { return encoder{max: tableSize, update: -1} }
 
-// resize sets the size of the dynamic table to the client's SETTINGS_HEADER_TABLE_SIZE, if that is smaller. A larger
-// table would be of no use.
+// resize sets the size of the dynamic table to n, the client's SETTINGS_HEADER_TABLE_SIZE, if n is smaller than the
+// present size. A larger table would be of no use to the encoder's two fields.
 func (e *encoder) resize(n int) {
 	if n >= e.max {
 		return
@@ -126,8 +126,8 @@ func appendText(dst []byte, s string) []byte {
 	return append(appendInt(dst, 0, 7, uint64(len(s))), s...)
 }
 
-// appendInt appends the integer n in HPACK's form with a prefix of so many bits. The other bits of the first byte are
-// those of first (RFC 7541, section 5.1).
+// appendInt appends the integer n in HPACK's form with a prefix of the given number of bits. The other bits of the
+// first byte are those of first (RFC 7541, section 5.1).
 func appendInt(dst []byte, first byte, bits uint, n uint64) []byte {
 	limit := uint64(1)<<bits - 1
 	if n < limit {

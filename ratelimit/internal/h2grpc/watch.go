@@ -46,7 +46,7 @@ func (s *Server) watch() {
 	}
 }
 
-// tick does what is due on one connection.
+// tick does the checks and steps that are due on one connection at the time now.
 func (s *Server) tick(c *conn, now time.Time) {
 	c.end.mu.Lock()
 	defer c.end.mu.Unlock()

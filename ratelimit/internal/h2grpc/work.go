@@ -64,8 +64,8 @@ func (c *conn) findFlushed(id uint32) *stream {
 // checksApart is how many incomplete health checks a connection may have in addition to MaxStreams.
 const checksApart = 16
 
-// register registers the current stream, because another frame than its DATA has come next. It returns false if there
-// are too many streams.
+// register registers the current stream, because the next frame is not the DATA frame of that stream. It returns false
+// if there are too many streams.
 func (c *conn) register() bool {
 	s := c.in.current
 	if s == nil {

@@ -23,7 +23,7 @@ import (
 // FailureMode says how requests of a domain are answered while the store of their counters fails.
 type FailureMode uint8
 
-// Failure modes. FailureUnset means that the setting STORE_FAILURE_MODE applies.
+// These are the failure modes. FailureUnset means that the setting STORE_FAILURE_MODE applies.
 const (
 	FailureUnset FailureMode = iota
 	FailureError
@@ -58,7 +58,7 @@ type Settings struct {
 	MergeDomains bool `env:"MERGE_DOMAIN_CONFIG" envDefault:"false" table:"Rules"`
 	// Share of a limit from which on hits count as near_limit.
 	NearRatio float32 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8" min:"0" max:"1"`
-	// Put before every key, verbatim: separates deployments that share a store.
+	// Text put before every key, verbatim; it separates deployments that share a store.
 	KeyPrefix string `env:"CACHE_KEY_PREFIX"`
 }
 
@@ -93,7 +93,8 @@ func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Prob
 	}
 	much := bytes >= muchText
 	if much {
-		// Free the memory that reading used, before compiling takes as much: it lowers the peak of a reload by a sixth.
+		// Free the memory that reading used, before compiling takes as much. This lowers a reload's peak of memory by a
+		// sixth.
 		runtime.GC()
 	}
 	rules := compile(domains, o, rep)

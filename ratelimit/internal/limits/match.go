@@ -30,7 +30,7 @@ type Item struct {
 	Pos  Pos
 }
 
-// Bounds: how much the lists of one entry may hold, and how many steps lists may make in a domain.
+// These constants bound how much the lists of one entry may hold, and how many steps lists may make in a domain.
 const (
 	MaxValues   = 1000
 	MaxPrefixes = 10_000

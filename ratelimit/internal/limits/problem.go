@@ -230,7 +230,8 @@ func DidYouMean(word string, known []string) string {
 	return nearest(word, known, &compared, math.MaxInt)
 }
 
-// Bounds on the suggestions of one load: a generated file may refer to 100,000 rules that do not exist.
+// These constants bound the suggestions of one load, since a generated file may refer to 100,000 rules that do not
+// exist.
 const (
 	maxSuggestions = 100
 	maxCompared    = 1_000_000 // names compared; each comparison takes 0.2 µs

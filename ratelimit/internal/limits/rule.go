@@ -154,9 +154,9 @@ func (r *Rules) Override(dst *Rule, o rls.Override) {
 	}
 }
 
-// near returns floor(limit × ratio), and no more than the limit, above which single precision may round. It calculates
-// in single precision, as envoyproxy/ratelimit does: double precision gives other results for some pairs, such as
-// 0.7 × 90.
+// near returns floor(limit × ratio), but at most the limit, since single precision may round to more than that. It
+// calculates in single precision, as envoyproxy/ratelimit does: double precision gives other results for some pairs,
+// such as 0.7 × 90.
 func near(limit uint32, ratio float32) uint32 {
 	return uint32(min(float64(float32(limit)*ratio), float64(limit)))
 }

@@ -87,7 +87,7 @@ type LimitOptions struct {
 	CalendarPos  Pos
 }
 
-// noOptions are the options of all limits that have none of their own. Never write to them.
+// noOptions has the default options. All limits without options of their own share it, so never write to it.
 var noOptions LimitOptions
 
 func (l *Limit) options() *LimitOptions {

@@ -19,8 +19,8 @@ type seen struct {
 	round  int // the last scrape in which the registry had the series
 }
 
-// lost is the count of names that the registry has forgotten, for a series that adds up several names. Without it the
-// sum would decrease, which Prometheus takes for a restart.
+// lost is the count of names that the registry has forgotten, for a series that is the sum of several names. Without
+// this count the sum would decrease, and Prometheus would assume a restart of the daemon.
 type lost struct {
 	*seen // that of one of the forgotten names
 	value float64

@@ -15,8 +15,8 @@ import (
 type CounterReport struct {
 	Domain string         `json:"domain"`
 	Limits []LimitCounter `json:"limits"`
-	// Deleted is how many counters a reset has deleted, not counting those without hits; nil if no reset was requested.
-	// Limits shows the counters as they were before the reset.
+	// Deleted is how many counters a reset has deleted, not counting counters without hits; nil if no reset was
+	// requested. Limits shows the counters as they were before the reset.
 	Deleted *int   `json:"deleted,omitempty"`
 	Note    string `json:"note,omitempty"`
 }
@@ -121,8 +121,8 @@ type reading struct {
 	reset int64 // in seconds, as a request without hits would get it
 }
 
-// readings returns a reading for each limit of a rule, which read has yet to fill in: for the rule first, which decides
-// the descriptor, and for the further limits of its list.
+// readings returns a reading for each limit of a rule: for the rule in first, which decides the descriptor, and for the
+// further limits of its list. The method read has yet to fill in the counters.
 func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain string, entries []rls.Entry) []reading {
 	now := s.clock().Unix()
 	all := make([]reading, 0, 1+len(first.Further))

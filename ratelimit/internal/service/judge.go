@@ -10,7 +10,7 @@ import (
 
 // judge turns the totals of the counters into statuses and statistics, at the time now in Unix seconds. f describes a
 // failure of the store, and is nil if there was none; after a failure, totals are missing. Hits without a total are
-// still added to the statistics: these count requested hits, whether or not a store has counted them.
+// still added to the statistics, which count requested hits, whether or not a store has counted them.
 func (s *Service) judge(c *Call, now int64, f *failure) {
 	s.judgeUnlimited(c)
 	if f != nil {
@@ -138,10 +138,10 @@ func cutDescriptor(plan []step) (list, rest []step) {
 	return plan[:n], plan[n:]
 }
 
-// judgeList judges the limits of one descriptor, of which the tightest gives the descriptor its status and statistics.
+// judgeList judges the limits of one descriptor. The tightest limit gives the descriptor its status and statistics.
 // After a failure of the store, limits may be without an answer. If a limit with an answer refuses the descriptor, or
-// all limits have an answer, these decide. Otherwise the configured failure mode decides, applied to the first limit
-// that is not in shadow mode.
+// all limits have an answer, the limits with an answer decide. Otherwise the configured failure mode decides, applied
+// to the first limit that is not in shadow mode.
 func (s *Service) judgeList(c *Call, list []step, now int64, f *failure) {
 	descriptor := list[0].descriptor
 	var tightest decide.Verdict

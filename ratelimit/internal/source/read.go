@@ -142,7 +142,8 @@ func (w *watch) concerns(e fsnotify.Event) bool {
 }
 
 // signature returns a text that changes when the directory is replaced. If any change in the directory is a reason to
-// reload, the text also changes when a file in the directory, or a file to which a symlink in it leads, changes.
+// reload, the text also changes when a file in the directory changes, or a file to which a symlink in the directory
+// leads.
 func (w *watch) signature() string {
 	var b strings.Builder
 	if w.f.o.WatchRoot {

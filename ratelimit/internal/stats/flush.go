@@ -12,7 +12,7 @@ type Sink interface {
 	// timers record nothing.
 	Ready() bool
 	// Count passes a counter's growth since Count last returned true for the series. It returns false if the sink
-	// refuses it.
+	// refuses the growth.
 	Count(s Series, delta uint64) bool
 	// Gauge passes a gauge's value. If the sink refuses it, the value is not passed again, since the next flush passes
 	// a newer one.
@@ -22,7 +22,8 @@ type Sink interface {
 	// Flush sends the values passed so far.
 	Flush()
 	// Awake tries to connect at once, until ctx ends, and then returns Ready. It is called before the last flush of the
-	// process: in the pause between two tries to connect, the last counts would be lost.
+	// process, which might otherwise come in the pause between two tries to connect, so that the last counts would be
+	// lost.
 	Awake(ctx context.Context) bool
 	// Close sends queued values until ctx ends, then closes the sink.
 	Close(ctx context.Context) error
@@ -38,12 +39,12 @@ const (
 )
 
 // Run flushes the metrics into sink until ctx ends, then flushes once more and closes sink. Call it once, even if there
-// is no sink (nil, for DISABLE_STATS), because it also drops idle series. For a counter, a flush passes the growth
-// since the sink last took it, unless it is 0; for a gauge, the value. Durations are passed as they come.
+// is no sink (nil, for DISABLE_STATS), because it also drops idle series. A flush passes a counter's growth since the
+// sink last took it, unless the growth is 0, and a gauge's value. Durations are passed as they come.
 //
-// A count is remembered as passed only when the sink has taken it. Values are lost only in datagrams that were not
-// received, in the kernel or network when a connection breaks, and if they could not be delivered before the process
-// ended.
+// A count is remembered as passed only when the sink has taken it. Values are lost only in three cases: in datagrams
+// that are not received; in the kernel or the network when a connection breaks; and if they cannot be delivered before
+// the process ends.
 func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	r.delivered = time.Now()
 	flush := time.NewTicker(every)
@@ -110,8 +111,8 @@ func (r *Registry) emit(sink Sink) bool {
 	return all
 }
 
-// latch passes a counter's growth from *last to v, and sets *last to v if the sink took it. It returns false if the
-// sink refused it.
+// latch passes a counter's growth from *last to v, and sets *last to v if the sink took the growth. It returns false if
+// the sink refused it.
 func latch(sink Sink, s Series, last *uint64, v uint64) bool {
 	if v > *last && !sink.Count(s, v-*last) {
 		return false
@@ -146,7 +147,8 @@ func (r *Registry) drain(sink Sink) {
 	}
 }
 
-// finish is the final flush. What is counted afterwards is lost. It drains twice, because a timer has two buffers.
+// finish makes the final flush. Hits that are counted afterwards are lost. It drains twice, because a timer has two
+// buffers.
 func (r *Registry) finish(sink Sink) {
 	if sink == nil {
 		return

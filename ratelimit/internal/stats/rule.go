@@ -145,7 +145,7 @@ func CutLabel(key string) (rule, label string, ok bool) {
 }
 
 // Limit returns the counters of one limit in a rate_limits list. key is the key of the entry's rule, which Limit
-// cleans; label must be clean. The result is kept as long as those of the method Rule.
+// cleans; label must be clean. The result is kept as long as a result of the method Rule.
 func (r *Registry) Limit(key, label string) *Rule {
 	clean := string(AppendLabel(appendKey(make([]byte, 0, len(key)+1+len(label)), []byte(key)), label))
 	r.mu.Lock()
@@ -181,8 +181,8 @@ func statName(key string, i int) string {
 	return ""
 }
 
-// groupOf returns the name of the group, as GroupRules has defined groups, to which a series belongs. A limit in a
-// rate_limits list belongs to the group of its rule and its label.
+// groupOf returns the name of the group to which a series belongs; GroupRules defines the groups. A limit in a
+// rate_limits list belongs to the group that consists of its rule's group and its label.
 func (r *Registry) groupOf(s *ruleSeries) string {
 	key, label, limit := CutLabel(s.key)
 	if !limit {

@@ -57,7 +57,7 @@ func Extra(reply string) Garble {
 	}}
 }
 
-// Garbles are the ways in which replies of any protocol of lines can be broken.
+// Garbles are the ways in which replies of any line-based protocol can be broken.
 var Garbles = []Garble{
 	{Name: "a flipped byte", Apply: func(sent []byte, r *rand.Rand) []byte {
 		out := append([]byte(nil), sent...)

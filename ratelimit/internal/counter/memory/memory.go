@@ -47,8 +47,8 @@ type Options struct {
 //
 // If the store is full of counters in use, a new counter replaces one of a random sample: the one whose limit is used
 // least. A counter at or over its limit is never dropped, since that would admit hits that the limit has refused; if
-// all of the sample are, Add fails with ErrFull. So a client that sends a million invented values can neither free the
-// values that are blocked nor block the rule for all other clients.
+// all counters of the sample are at their limits, Add fails with ErrFull. So a client that sends a million invented
+// values can neither remove counters that are over their limits nor block the rule for all other clients.
 type Store struct {
 	secret  siphash.Secret
 	shards  []shard

@@ -98,7 +98,8 @@ func (c *Cluster) node(addr string) *clusterNode {
 	return n
 }
 
-// named returns the node at the address to, as the node at the address from has named it; nil if to is not valid.
+// named returns the node whose address is to, in the form in which the node at the address from has sent it (see
+// absolute). It returns nil if to is not a valid address.
 func (c *Cluster) named(to, from string) *clusterNode {
 	addr, ok := absolute(to, from)
 	if !ok {
@@ -112,8 +113,8 @@ func (c *Cluster) named(to, from string) *clusterNode {
 	return c.node(addr)
 }
 
-// absolute returns the address to in full, as the node at the address from has sent it. If to has no host, it is on the
-// same host as from.
+// absolute returns the complete form of the address to, which the node at the address from has sent. If to has no host,
+// the host is the same as in from.
 func absolute(to, from string) (addr string, ok bool) {
 	i := strings.LastIndexByte(to, ':')
 	if i < 0 || !link.IsPort(to[i+1:]) {
@@ -325,7 +326,8 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 	return counter.AddAcrossNodes(ctx, req, c.addHits)
 }
 
-// maxRedirects is how many redirections in a row are followed before the caller has to pause.
+// maxRedirects is how many times the hits of a request follow redirections at once; from then on, the caller pauses
+// before each further try.
 const maxRedirects = 4
 
 // addLater carries out the hits in left, which were redirected or not executed at first. It fails those hits that no

@@ -36,7 +36,8 @@ func (l *redisLink) exchange(b *batch) (err error) {
 	for i := range b.ops {
 		l.append(b, &b.ops[i])
 	}
-	// No deadline: it would close the connection for all callers, and the server would count the hits all the same.
+	// Set no deadline: a missed deadline would close the connection for all callers, although the server counts the
+	// hits all the same.
 	replies, err := l.client.do(l.cmds...)
 	if err == nil {
 		err = l.readAll(b, replies)
@@ -123,8 +124,8 @@ func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 			if err := set.NonRedisError(); err != nil {
 				return err
 			}
-			// It makes no difference whether SET has set the key. But if it was refused, since the user may lack the
-			// right to SET, the key needs an EXPIRE.
+			// It makes no difference whether SET has set the key. But if the server has refused SET, as it does if the
+			// user lacks the right to it, the key needs an EXPIRE.
 			if _, refused := rueidis.IsRedisErr(set.Error()); refused {
 				o.fresh = false
 			}

@@ -13,7 +13,8 @@ import (
 )
 
 // Lua has only floating-point numbers. Where a total may exceed 2^53, the scripts pass numbers as text, leave the
-// arithmetic to INCRBY and DECRBY, and return the totals before, from which settleStop works out the answers.
+// arithmetic to INCRBY and DECRBY, and return the totals as they were before the script, from which the Go method
+// settleStop works out the answers.
 
 // refundScript subtracts ARGV[1] from the counter, but not below 0. It keeps the key's expiry and returns the total
 // afterwards. Totals and hits are plain decimal numbers, so the longer text is the larger number.

@@ -106,7 +106,7 @@ func (f *sentinels) ask(ctx context.Context) error {
 	return nil
 }
 
-// set records the address of the master. If it has changed, set calls f.changed.
+// set records the address of the master. If the address has changed, set calls f.changed.
 func (f *sentinels) set(to link.Endpoint) {
 	old := f.master.Swap(&to)
 	if *old == to || *old == (link.Endpoint{}) {
@@ -171,8 +171,8 @@ func (f *sentinels) listen(ctx context.Context) {
 }
 
 // subscribe receives the announcements of one sentinel until the connection ends. It does not use rueidis, which would
-// read in a goroutine of its own, where a surplus reply is a panic. It looks for lines of the form of an announcement,
-// and ignores all others.
+// read in a goroutine of its own and panic there after a surplus reply. It looks for lines in the form of an
+// announcement, and ignores all other lines.
 func (f *sentinels) subscribe(ctx context.Context, addr string) error {
 	conn, err := f.a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
 	if err != nil {

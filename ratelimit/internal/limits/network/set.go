@@ -22,7 +22,8 @@ type Set struct {
 // root is where a look-up begins. It uses several bits at once to choose among tops, since each step down from node to
 // node is a memory read that waits for the read before (BenchmarkLongest, 10,000 prefixes: 90 ns without tops, 7 with).
 type root struct {
-	// tops are as node.next, indexed by the bits of the address from first on; empty if the set has no prefix.
+	// tops has references in the form of node.next. They are indexed by the bits of the address from the bit with index
+	// first on. tops is empty if the set has no prefix.
 	tops  []int32
 	first uint8 // index of the first bit at which prefixes differ; from 64 on it is in the lower half of the address
 	shift uint8 // number of bits by which to shift a half of the address right, to get the chosen bits
@@ -36,8 +37,8 @@ type member struct {
 
 // node is a branch of the trie, at the index of a bit: all prefixes below it have equal bits before the index.
 type node struct {
-	// For each value of the bit: another node, or ^index of a prefix. If no prefix has that value, it is the prefix
-	// that ends at this node.
+	// next has a reference for each value of the bit: the index of another node, or ^index of a prefix. If no prefix
+	// goes on with the value, the reference is to the prefix that ends at this node.
 	next [2]int32
 	bit  uint8
 }

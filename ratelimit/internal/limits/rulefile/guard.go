@@ -117,7 +117,8 @@ func (g *complexityCheck) visit(t *token.Token) string {
 	return ""
 }
 
-// over increments n and returns an error text if n then exceeds most.
+// over increments *n, which counts the constructs that of names, and returns an error text if the count then exceeds
+// the bound in most.
 func over(n *int, most int, of string) string {
 	if *n++; *n > most {
 		return fmt.Sprintf("more than %d %s", most, of)

@@ -145,8 +145,8 @@ func unescape(s string) (text string, ok bool) {
 }
 
 // plainScan scans a scalar without quotes. end is the offset after its last character; stop is the offset at which
-// something else begins: a comment, the colon of a key, or a separator of flow style. Both are at if no scalar begins
-// there.
+// something else begins: a comment, the colon of a key, or a separator of flow style. If no scalar begins at the offset
+// at, end and stop are equal to at.
 func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 	c := p.src[at]
 	if (c == '.' || c == '-') && at == p.begin &&

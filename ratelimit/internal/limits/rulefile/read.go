@@ -8,8 +8,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// The keys that are known at each level of a rule file. knownKeys has all of them, to suggest the nearest key and to
-// distinguish an unknown key from a known key in the wrong place.
+// These are the keys that are known at each level of a rule file. knownKeys has all of them, to suggest the nearest key
+// and to distinguish an unknown key from a known key in the wrong place.
 var (
 	rootKeys  = []string{"domain", "descriptors", "on_store_failure"}
 	entryKeys = slices.Concat([]string{"key", "value"}, listKeys, []string{"rate_limit", "rate_limits", "descriptors"},

@@ -10,7 +10,7 @@ import (
 type State struct {
 	Server    string `json:"server"`
 	Connected bool   `json:"connected"`
-	// Since is when the present stream began or, without a stream, when the last one ended.
+	// Since is when the present stream began or, without a stream, when the last stream ended.
 	Since time.Time `json:"since"`
 	// Awaiting is set until the first set of rules is accepted; until then every decision is UNAVAILABLE.
 	Awaiting bool `json:"awaiting_first_set"`
@@ -48,8 +48,8 @@ func (c *Client) connected() {
 	})
 }
 
-// disconnected records an error and the pause before the next try. While further tries fail, the time at which the
-// stream ended stays.
+// disconnected records an error and the pause before the next try. If the client was already disconnected, the recorded
+// time at which the stream ended stays.
 func (c *Client) disconnected(err error, pause time.Duration) {
 	c.change(func(s *State) {
 		now := time.Now()

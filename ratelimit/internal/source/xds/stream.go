@@ -139,7 +139,7 @@ func (s *stream) follow(apply func(Set) error) error {
 	}
 }
 
-// reply is the answer to a response: an ACK or, if refusal is set, a NACK.
+// reply is the answer to a response of the control plane: an ACK or, if refusal is set, a NACK.
 type reply struct {
 	nonce   string
 	refusal *statuspb.Status
