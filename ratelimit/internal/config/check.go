@@ -284,5 +284,6 @@ func (c *Config) checkHeaders(r *settings.Report) {
 	}
 }
 
-// Draft reports whether the headers in answers are those of draft-ietf-httpapi-ratelimit-headers, if headers are sent.
+// Draft reports whether the headers in answers, if they are configured at all, are the headers of
+// draft-ietf-httpapi-ratelimit-headers.
 func (a *Answer) Draft() bool { return a.HeadersStyle == "draft" }

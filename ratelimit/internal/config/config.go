@@ -15,7 +15,8 @@ import (
 )
 
 // Config has all settings of the daemon, each from an environment variable. The tables in docs/settings.md are made
-// from it: the comment of a field is the text for operators. The tags are those of package settings.
+// from these structs: the comment of a field is the text for operators. The fields' tags are described in package
+// settings.
 type Config struct {
 	Rules     Rules
 	XDS       XDS
@@ -91,7 +92,7 @@ type Process struct {
 	HeapFloor int64 `env:"HEAP_FLOOR_BYTES" envDefault:"25165824" min:"0"`
 }
 
-// Answer has the settings of what a request is answered with: verdicts, headers, and bounds on requests.
+// Answer has the settings for the content of answers: verdicts, headers, and bounds on requests.
 type Answer struct {
 	Service service.Settings
 	// Requests for a domain without rules: allow, or deny (every status OVER_LIMIT).

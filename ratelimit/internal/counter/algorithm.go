@@ -142,8 +142,8 @@ func (m *Meter) elapsed(s *State) (e, window int64) {
 	return s.Now % (window * second), window
 }
 
-// weight returns how many of the previous window's hits still count. They are assumed to be spread evenly over that
-// window; those count that lie within one Window before now, rounded up.
+// weight returns how many of the previous window's hits still count, rounded up. The hits are assumed to be spread
+// evenly over the previous window. A hit counts if it lies at most one Window before now.
 func (m *Meter) weight(s *State) int64 {
 	if s.Previous == 0 {
 		return 0

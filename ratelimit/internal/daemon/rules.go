@@ -116,8 +116,9 @@ func (d *daemon) take(unreadable error, load func() error, good func()) error {
 	return err
 }
 
-// controlPlaneState returns a function that describes the state of the control plane; nil if there is none. The
-// function also works before the client for the control plane exists, because the debug port opens before.
+// controlPlaneState returns a function that describes the state of the control plane, or nil if there is no control
+// plane. The function also works before the client for the control plane exists, because the debug port opens before
+// the client is made.
 func (d *daemon) controlPlaneState() func() (text string, v any) {
 	if d.config.Rules.Type != config.TypeXDS {
 		return nil

@@ -84,8 +84,8 @@ func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules [
 // descriptors that refuse the request or, if only descriptors in quota mode refuse it, the shortest reset. If that time
 // is not known, ok is false.
 //
-// unanswered[i] reports that the store gave no answer for descriptor i, so that the configured failure mode decided it
-// and its reset says nothing about the counter. unanswered may be shorter than statuses.
+// unanswered[i] reports that the store gave no answer for descriptor i, so that the configured failure mode decided the
+// descriptor, and its reset says nothing about the counter. unanswered may be shorter than statuses.
 func RetryAfter(statuses []rls.Status, rules []*limits.Rule, unanswered []bool,
 	globalQuota bool) (seconds int64, ok bool) {
 	var longest, shortest int64

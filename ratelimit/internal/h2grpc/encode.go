@@ -28,7 +28,8 @@ const (
 type encoder struct {
 	// max is the size of the dynamic table that the client allows and the encoder uses, in bytes.
 	max int
-	// update is a new size of the table, which the next block has to announce at its beginning; -1: none.
+	// update is a new size of the dynamic table, which the next block has to announce at its beginning; -1 means that
+	// there is none to announce.
 	update int
 	// typed means that the content type is in the dynamic table. indexed means that both fields are: status 0 at index
 	// 62, and the content type at 63.

@@ -106,7 +106,7 @@ func (r *headerReader) decode(block []byte) *connError {
 	return nil
 }
 
-// judge interprets the fields of the last decoded block as those of a request.
+// judge interprets the fields of the last decoded block as the header of a request.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
 		return header{length: -1, method: methodOf(fieldCarrier(r.fields).Get(":path"), r.path),

@@ -211,8 +211,8 @@ func (o *sendQueue) cut(s *stream) {
 	o.keepBlocked(func(*stream) bool { return true })
 }
 
-// keepBlocked removes from o.blocked the streams that have ended, and those for which waits returns false. o.mu is
-// held.
+// keepBlocked removes from o.blocked the streams that have ended, and the streams for which the function waits returns
+// false. o.mu is held.
 func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
 	kept := o.blocked[:0]
 	for _, s := range o.blocked {

@@ -206,7 +206,7 @@ type askers struct {
 	queue   []*Call // the calls that wait for a goroutine while as many as most are running
 }
 
-// start runs a.do(x) on a goroutine, at once or when one is free.
+// start runs a.do(x) on a goroutine: at once if one is idle or another may be started, otherwise when one is free.
 func (a *askers) start(x *Call) {
 	a.mu.Lock()
 	if n := len(a.idle); n > 0 {

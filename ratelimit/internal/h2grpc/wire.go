@@ -137,8 +137,8 @@ func (s *socket) left() int {
 }
 
 // sealedConn is a TLS connection whose bytes are sent without waiting. A tls.Conn itself cannot write a part of a TLS
-// record, and is broken by a write that times out. So the tls.Conn writes into memory, and a wire sends the bytes from
-// there.
+// record, and cannot be used after a write that timed out. So the tls.Conn writes into memory, and a wire sends the
+// bytes from there.
 type sealedConn struct {
 	*tls.Conn
 	under *recordConn

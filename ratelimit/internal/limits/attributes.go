@@ -27,7 +27,8 @@ type switchRow struct {
 	// The switch has no effect, and check warns, where the entry has no rate_limit (needsLimit) or an unlimited one
 	// (needsCounting).
 	needsLimit, needsCounting bool
-	// note is the text that explain prints for a rule that counts and has the switch on; empty if it prints nothing.
+	// note is the text that explain prints for a rule that counts and has the switch on; if note is empty, explain
+	// prints nothing.
 	note string
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// domainTree has all entries of one domain: those of one file or, with MERGE_DOMAIN_CONFIG, of several files.
+// domainTree has all entries of one domain: the entries of one file or, with MERGE_DOMAIN_CONFIG, of several files.
 type domainTree struct {
 	name    string
 	files   []string
@@ -346,8 +346,8 @@ func (c *checker) covered(group []*Entry) {
 	}
 }
 
-// costInside is what one pattern with a text between two stars costs a call whose value has 60 KiB, the most that Envoy
-// accepts in headers. From costReported for all patterns together, a load warns (BenchmarkPatterns_inside).
+// costInside is how long a pattern with a text between two stars takes to search a value of 60 KiB, the most that Envoy
+// accepts in headers. If all patterns together take costReported or more, a load warns (BenchmarkPatterns_inside).
 const (
 	costInside   = 8 * time.Microsecond
 	costReported = time.Millisecond

@@ -57,7 +57,7 @@ type compiler struct {
 	keys   map[string]string // one copy of each key of an entry
 }
 
-// key returns the load's one copy of a key. Matching compares the same few keys all the time, so that one copy of each
+// key returns the load's one copy of a key. Matching compares the same few keys all the time, and a single copy of each
 // stays in the processor's cache.
 func (c *compiler) key(s string) string {
 	have, ok := c.keys[s]
@@ -145,7 +145,8 @@ func (c *compiler) below(m *materials, s *step, e *Entry, path []*step, last boo
 	}
 }
 
-// materials are the steps, rules and texts for one list of entries, allocated at once and handed out one by one.
+// materials are the steps, rules and texts for one list of entries. They are allocated together, and each entry takes
+// its own.
 type materials struct {
 	parent *step
 	steps  []step

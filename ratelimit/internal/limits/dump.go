@@ -146,8 +146,8 @@ type DescriptorView struct {
 	PathAttributes
 }
 
-// MatchView is what an entry matches instead of one value. Values is set only for values that share a counter; without
-// a shared counter, each value is shown as a rule of its own.
+// MatchView has the values or networks that an entry matches if it does not match a single value. Values is set only
+// for values that share a counter; without a shared counter, each value is shown as a rule of its own.
 type MatchView struct {
 	Values       []string          `json:"values,omitempty"`
 	Group        string            `json:"group,omitempty"`

@@ -441,8 +441,8 @@ func firstWords(words []string) []string {
 	return words
 }
 
-// nearMiss returns the known text that differs from word only by case or surrounding space; if there is none, the known
-// text whose spelling is nearest.
+// nearMiss returns the known text that differs from word only by case or surrounding space. If there is no such text,
+// it returns the known text whose spelling is nearest.
 func nearMiss(word string, known []string) string {
 	if len(known) > 10_000 {
 		known = known[:10_000]

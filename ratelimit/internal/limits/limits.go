@@ -77,8 +77,8 @@ type Options struct {
 	Stats *stats.Registry
 }
 
-// muchText is the size of rule texts, in bytes, from which the garbage of reading them is collected at once: 100,000
-// rules are 6 MB of text and leave 50 MB of garbage.
+// muchText is the size of rule texts, in bytes, from which on the garbage that reading them leaves is collected
+// immediately after reading: 100,000 rules are 6 MB of text and leave 50 MB of garbage.
 const muchText = 1 << 20
 
 // Compile checks and compiles documents. bytes is the size of the texts from which they were read.

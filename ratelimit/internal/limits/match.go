@@ -7,7 +7,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// Match is what an entry matches instead of one value: a list of values, or networks.
+// Match has the values or networks that an entry matches if it does not match a single value.
 type Match struct {
 	Values, CIDR, NotCIDR          []Item
 	ValuesPos, CIDRPos, NotCIDRPos Pos
@@ -102,7 +102,8 @@ func (e *Entry) valueOf(i int) string {
 	return e.shown()
 }
 
-// stepMatch is what a step matches instead of one value: a list of values with one counter, or networks.
+// stepMatch has the values or networks that a step matches if it does not match a single value: a list of values with
+// one counter, or networks.
 type stepMatch struct {
 	values   []string // the values that share the counter
 	networks *networkList
@@ -134,7 +135,7 @@ type keyPart struct {
 
 func (k keyPart) isValue() bool { return k == keyPart{} }
 
-// keyPart returns what counter keys have in place of a value that the step matches.
+// keyPart returns the text that counter keys have in place of a value that the step matches.
 func (s *step) keyPart() keyPart {
 	switch {
 	case s.match != nil:
@@ -158,7 +159,7 @@ func (k keyPart) appendAddress(dst []byte, value string) []byte {
 	return a.First(int(k.v4)).AppendTo(dst)
 }
 
-// compiledMatch returns what the entry's step matches instead of one value; nil if it matches one value.
+// compiledMatch returns the values or networks that the entry's step matches; nil if the step matches a single value.
 func (e *Entry) compiledMatch() *stepMatch {
 	switch {
 	case e.hasValues() && e.Share:
@@ -202,7 +203,7 @@ func (l *stepMatch) only(i int) *stepMatch {
 	return &own
 }
 
-// sameMatch reports whether two steps with the same key and value match the same values or networks.
+// sameMatch reports whether two steps with the same key and value match the same list of values, or the same networks.
 func sameMatch(a, b *step) bool {
 	if a.match == nil || b.match == nil {
 		return a.match == b.match

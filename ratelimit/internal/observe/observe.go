@@ -33,7 +33,7 @@ var ErrTooManyListeners = errors.New("4 taps are open, which is the most there m
 // ErrClosed is the error for a tap that is requested while the daemon stops.
 var ErrClosed = errors.New("the daemon is stopping")
 
-// Observer passes decisions to the taps, recent and top. The zero value has none of them.
+// Observer passes decisions to the taps, recent and top. The zero value has no taps, and recent and top are off.
 type Observer struct {
 	// watching is nil while there are no taps and both recent and top are off. A decision then costs one atomic load.
 	watching atomic.Pointer[Watchers]

@@ -8,7 +8,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// seen is what a mapping file makes of one series, and when the series changed last.
+// seen is the target to which a mapping file maps one series, and when the series changed last.
 type seen struct {
 	target
 	labels []stats.Tag
@@ -65,7 +65,7 @@ func (p *Page) writeMapped(w *writer) {
 	all.write(w)
 }
 
-// lookup returns what the mapping file makes of a series.
+// lookup returns the target to which the mapping file maps a series.
 func (p *Page) lookup(name string, tags []stats.Tag, k kind) *seen {
 	id := name
 	if len(tags) > len(p.extra) {

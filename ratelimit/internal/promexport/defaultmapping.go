@@ -14,7 +14,7 @@ import (
 // This file has the default mapping, which the table in docs/statistics.md#pull-metrics describes, for everything but
 // times, which times.go maps.
 
-// writeDefault writes all statistics except those of rules and times.
+// writeDefault writes all statistics except the statistics of rules and times.
 func (p *Page) writeDefault(w *writer) {
 	all := families{}
 	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {

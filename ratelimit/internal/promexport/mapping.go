@@ -218,7 +218,7 @@ func modernizeEntry(entry yaml.MapSlice) (old bool) {
 	return old
 }
 
-// target is what a mapping makes of one name.
+// target is the metric to which a mapping file maps one name.
 type target struct {
 	name, help string
 	labels     map[string]string

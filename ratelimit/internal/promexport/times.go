@@ -14,7 +14,7 @@ import (
 )
 
 // times turns timer values into histograms and summaries. The registry passes samples, each of which stands for 1/rate
-// events, so counts and sums are those of all events.
+// events, so the counts and sums are the counts and sums of all events.
 type times struct {
 	mapping func(stats.Series) (timeMapping, bool)
 

@@ -145,8 +145,8 @@ type decisions struct {
 	panics   *stats.Counter
 }
 
-// shouldRateLimit answers one call of ShouldRateLimit. It does not call the interceptor, which is for the other
-// services, but counts and times the call itself.
+// shouldRateLimit answers one call of ShouldRateLimit. It does not call the interceptor, which counts and times the
+// methods of the other services, but counts and times the call itself.
 func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	d := srv.(*decisions)
 	arrived := d.service.Now()

@@ -96,8 +96,8 @@ func describe(descriptors []rls.Descriptor) []*structpb.Value {
 	return list
 }
 
-// mergeStruct adds the fields of src to dst. For a key that both have, two maps are merged, and otherwise dst keeps its
-// value. dst shares maps with src only where no later merge writes to them.
+// mergeStruct adds the fields of src to dst. If dst and src both have a key, two maps are merged, and otherwise dst
+// keeps its value. dst shares maps with src only where no later merge writes to them.
 func mergeStruct(dst, src *structpb.Struct) {
 	for key, value := range src.GetFields() {
 		have, ok := dst.Fields[key]

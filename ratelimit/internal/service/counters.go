@@ -23,8 +23,8 @@ type CounterReport struct {
 
 // LimitCounter is one limit of a descriptor and the state of its counter.
 type LimitCounter struct {
-	// Rule is the dotted path of the configuration entry that sets the limit, File the file that has the entry. Both
-	// are empty for a limit that the request itself sets.
+	// Rule is the dotted path of the configuration entry that sets the limit, and File names the file that has the
+	// entry. Both are empty for a limit that the request itself sets.
 	Rule string `json:"rule,omitempty"`
 	File string `json:"file,omitempty"`
 	Key  string `json:"key"`

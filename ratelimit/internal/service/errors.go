@@ -35,7 +35,7 @@ const (
 // contains no host name and no counter key.
 type Refusal struct {
 	Kind Kind
-	// Reason says what is wrong with the request; it is set only for the Kind Invalid.
+	// Reason says what is wrong with the request. It is set only if Kind is Invalid.
 	Reason Reason
 	Msg    string
 	// Err is the underlying error, which is only logged.

@@ -51,8 +51,8 @@ func (s *Service) judgeUnlimited(c *Call) {
 	}
 }
 
-// outcome fills in o, the outcome of the hits at the limit of step p, from the store's answer or from what is known
-// without it.
+// outcome fills in o, the outcome of the hits at the limit of step p, from the store's answer or, if the store was not
+// needed, from the facts that the method unanswered uses.
 func (s *Service) outcome(o *decide.Outcome, c *Call, p *step, now int64) {
 	p.unanswered(o, c, now)
 	switch p.hit {
@@ -89,7 +89,7 @@ func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
 }
 
 // resetOf returns the reset, in seconds, of a sliding window or a token bucket: the time until the counter is empty or,
-// if it is over its limit, until the same hits would pass.
+// if the counter is over its limit, until the same hits would pass.
 func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
 	switch {
 	case !o.Over():
@@ -103,8 +103,8 @@ func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
 // seconds converts µs to seconds. It rounds up and returns at least 1.
 func seconds(micros int64) int64 { return max(1, (micros+999_999)/1_000_000) }
 
-// count adds d to the statistics of the descriptor's rule. For a rule whose statistics have values of the request in
-// their names, it adds d to those for this request's values.
+// count adds d to the statistics of the descriptor's rule. If the names of the rule's statistics contain values of
+// requests, it adds d to the statistics for this request's values.
 func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
 	rule := c.rules[descriptor]
 	handle := rule.Stats
@@ -187,7 +187,8 @@ func (s *Service) verdict(c *Call, p *step, now int64, f *failure) (v decide.Ver
 	return v, v.Over
 }
 
-// countLimit adds d to the statistics that each limit of a list has in addition to those of the descriptor's rule.
+// countLimit adds d to the statistics that a limit of a list has in addition to the statistics of the descriptor's
+// rule.
 func (s *Service) countLimit(c *Call, p *step, d *decide.Delta) {
 	handle := p.rule.LimitStats()
 	if handle == nil {

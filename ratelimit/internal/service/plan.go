@@ -20,8 +20,7 @@ type step struct {
 	hits       uint64
 	// window is the length of the window in seconds; end is when a fixed window ends, in Unix seconds.
 	window, end int64
-	// reset is the reset in seconds of a sliding window or a token bucket, as far as it is known before the store is
-	// called.
+	// reset is the reset, in seconds, of a sliding window or a token bucket, if it is known before the store is called.
 	reset int64
 }
 

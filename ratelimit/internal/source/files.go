@@ -1,8 +1,8 @@
 // Package source reads configuration files from a directory. Whenever the files change, it reads all of them and passes
 // them as one Set to a function.
 //
-// It knows directories, symlinks and when they change. It does not know what the files mean, whether a Set was valid,
-// or what uses it.
+// The package knows directories, symlinks and when they change. It does not know what the files mean, whether a Set was
+// valid, or which package uses it.
 package source
 
 import (
@@ -216,9 +216,8 @@ func (f *Files) warnUnfollowed() {
 		"directory", f.dir)
 }
 
-// logIgnored logs, once for the same names, the entries of the directory that are not read. It warns about
-// sub-directories, which envoyproxy/ratelimit reads. If no file at all is read, it warns about files too, since their
-// names may have the wrong ending.
+// logIgnored logs the entries of the directory that are not read, once for the same names. It warns about
+// sub-directories, which envoyproxy/ratelimit reads, and, if no file is read, about files with the wrong ending.
 func (f *Files) logIgnored(skipped string, none bool) {
 	if skipped == f.logged {
 		return
@@ -248,9 +247,8 @@ func (f *Files) shown(base string) string {
 // and also while the files that were read last are refused, since operators then correct them in place.
 func (f *Files) anyChange() bool { return !f.o.WatchRoot || f.refused }
 
-// unfinished reports whether a program may still be writing a file: a file is missing, is blank, or does not end with a
-// newline. If the file is complete after all, waiting for it only costs time. If an incomplete file is read, an error
-// is logged, which the next reload corrects.
+// unfinished reports whether a program may still be writing a file: it is missing, is blank, or does not end with a
+// newline. Waiting only costs time; reading a file too early logs an error, which the next reload corrects.
 func unfinished(s Set) bool {
 	if s.Err != nil {
 		return true
@@ -263,8 +261,8 @@ func unfinished(s Set) bool {
 	return false
 }
 
-// applyIfChanged passes set to apply, unless set equals the Set that was passed on last and no file was touched since.
-// An equal Set is read if an event concerned another file, or a change that an earlier read had already found.
+// applyIfChanged passes set to apply, unless it equals the Set passed on last and no file was touched since. An equal
+// Set is read if an event concerned another file, or a change that had been read already.
 func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	if set.Err == nil && len(set.Files) == 0 {
 		had := f.last.files > 0

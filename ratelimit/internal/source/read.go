@@ -71,7 +71,7 @@ func leftover(name string) bool {
 // Leftover is the message that is logged with the name of a leftover file.
 const Leftover = "not read: a leftover of an editor or file manager, not a file of rules"
 
-// maxFileBytes is far more than any rule file that people maintain.
+// maxFileBytes bounds the size of one file, in bytes. It is far more than any real rule file has.
 const maxFileBytes = 64 << 20
 
 // readFile returns the content of a regular file, and the path to which it resolves. real is "" for a directory, and

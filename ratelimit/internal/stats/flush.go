@@ -8,8 +8,8 @@ import (
 // Sink receives the metrics and sends them on. Only the flusher calls it, and its methods do not wait for a network or
 // a pipe, except for Awake and Close: a sink has a bounded queue, and refuses values that do not fit.
 type Sink interface {
-	// Ready reports whether the sink can deliver values now. While it cannot, counters keep their growth for later, and
-	// timers record nothing.
+	// Ready reports whether the sink can deliver values now. While Ready returns false, the growth of counters is kept
+	// for later, and timers record nothing.
 	Ready() bool
 	// Count passes a counter's growth since Count last returned true for the series. It returns false if the sink
 	// refuses the growth.
@@ -69,10 +69,10 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	}
 }
 
-// flush passes all values to sink and then drops idle series. If the sink refuses something, no series is dropped,
-// since a series that has growth left must stay. If no sink has been ready for Options.DynamicIdle, idle series are
-// dropped all the same: otherwise, while statsd is unreachable, the dynamic table would fill, and memory would grow
-// with each reload.
+// flush passes all values to sink and then drops idle series. If the sink refuses a value, no series is dropped, since
+// a series that has growth left must stay. If no sink has been ready for Options.DynamicIdle, idle series are dropped
+// all the same: otherwise, while statsd is unreachable, the dynamic table would fill, and memory would grow with each
+// reload.
 func (r *Registry) flush(sink Sink, now time.Time) {
 	if sink == nil || sink.Ready() && r.emit(sink) {
 		r.delivered = now

@@ -208,7 +208,8 @@ func (r *Registry) Timer(name string) *Timer {
 	return t
 }
 
-// addLocked returns the series with the given name and own tags, and makes it if there is none. The caller holds r.mu.
+// addLocked returns the series with the given name and with the tags in own, and makes the series if it does not exist.
+// The caller holds r.mu.
 func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 	made := r.seriesOf(name, own)
 	id := plainOwn(name, own)

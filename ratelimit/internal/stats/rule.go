@@ -7,7 +7,7 @@ import (
 )
 
 // Rule has the counters of one rule or, if the metric names contain values of requests, of one such value.
-// docs/statistics.md#what-a-hit-counts-as says what each of them counts.
+// docs/statistics.md#what-a-hit-counts-as says what each counter counts.
 type Rule struct {
 	TotalHits, OverLimit, NearLimit, WithinLimit, ShadowMode, OverLimitWithLocalCache Counter
 }
@@ -64,8 +64,8 @@ func (r *Registry) ruleLocked(clean string) *ruleSeries {
 	return s
 }
 
-// Retain is called after a reload with the Rules that the new configuration uses. All others are flushed while requests
-// that are still running may add to them, and then forgotten.
+// Retain is called after a reload with the Rules that the new configuration uses. All other Rules are flushed a few
+// times more, since requests that are still running may add to them, and then forgotten.
 func (r *Registry) Retain(inUse []*Rule) {
 	held := make(map[*Rule]struct{}, len(inUse))
 	for _, h := range inUse {
@@ -78,8 +78,8 @@ func (r *Registry) Retain(inUse []*Rule) {
 	}
 }
 
-// forgetFlushes is the number of flushes for which a series is kept that nothing needs, because a running request may
-// still use it.
+// forgetFlushes is the number of flushes for which a series that is no longer needed is kept, because a running request
+// may still use it.
 const forgetFlushes = 3
 
 // gone is called once per flush, and reports whether the series may be dropped.
@@ -92,8 +92,8 @@ func (h *holders) gone() bool {
 	return h.free > forgetFlushes
 }
 
-// forget drops the series that nothing needs. The flusher calls it after each flush. It replaces the lists instead of
-// changing them, because readers may be using them.
+// forget drops the series that are no longer needed. The flusher calls it after each flush. It replaces the lists
+// instead of changing them, because other goroutines may be reading them.
 func (r *Registry) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,9 +32,9 @@ type Statsd struct {
 	mogrifiers []Mogrifier // turn parts of names into tags, in tagged lines
 }
 
-// NewStatsd returns a Sink that sends plain lines to addr. Over udp it sends datagrams of at most 1432 bytes, whose
-// arrival is not confirmed. Over tcp it keeps one connection, which is made in the background and made again when it
-// breaks. While statsd is unreachable or does not read, counts are kept and nothing waits for it.
+// NewStatsd returns a Sink that sends plain lines to addr. If network is udp, it sends datagrams of at most 1432 bytes,
+// whose arrival is not confirmed. If network is tcp, it keeps one connection, which is made in the background and made
+// again when it breaks. While statsd is unreachable or does not read, counts are kept and no request waits.
 func NewStatsd(network, addr string, log *slog.Logger) *Statsd {
 	if network == "udp" {
 		return newStatsd(newUDP(addr, log))

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// timerSlots is the number of durations that one timer keeps per drain, which is every 100 ms. So it sends at most
-// 5,120 lines a second, however many requests come.
+// timerSlots is the number of durations that one timer keeps between two drains, which are 100 ms apart. So a timer
+// sends at most 5,120 lines a second, however many requests come.
 const timerSlots = 512
 
 // Timer records durations. While there are few, it keeps each duration; otherwise it keeps one of every two, four,

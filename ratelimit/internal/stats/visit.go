@@ -77,7 +77,7 @@ func (r *Registry) visit(limits bool) []RuleSeries {
 // a rule's key. GroupRules must be called before Run.
 func (r *Registry) GroupRules(group func(key string) string) { r.group = group }
 
-// keepLost adds the counts of a forgotten rule to those of its group. The caller holds r.mu.
+// keepLost adds the counts of a forgotten rule to the counts of the rule's group. The caller holds r.mu.
 func (r *Registry) keepLost(s *ruleSeries) {
 	if r.group == nil || !s.Hit() {
 		return

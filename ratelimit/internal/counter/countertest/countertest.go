@@ -163,7 +163,7 @@ func testHits(t *testing.T, s counter.Store) {
 		t.Errorf("Peek at nothing: %d %v, want 0", got, err)
 	}
 
-	// A counter that was reset begins at 0 again, even if changes of it were on their way to the store.
+	// A counter that was reset begins at 0 again, even if changes to it had not reached the store yet.
 	for _, n := range []uint64{3, 5} {
 		f([]counter.Hit{h("reset", n), h("stays", 1)}, int64(n), int64(n)/2)
 		for range 2 {

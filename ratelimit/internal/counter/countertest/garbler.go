@@ -174,7 +174,8 @@ func (g *Garbler) replies(to, from net.Conn) {
 	}
 }
 
-// next returns the bytes to send instead of those that the server has sent, and what happens to the connection then.
+// next returns the bytes to send to the client instead of the bytes that the server has sent, and what happens to the
+// connection afterwards.
 func (g *Garbler) next(sent []byte) ([]byte, After) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 )
 
 // connection speaks memcached's text protocol (protocol.txt in memcached's source, "Increment/Decrement", "Storage
-// commands" and "Retrieval command"). Commands are gathered in out, so that one write carries many of them: at 20,000
-// counters a second, a round trip for each command would cost two system calls for each.
+// commands" and "Retrieval command"). Commands are gathered in the field out, so that one write carries many of them:
+// at 20,000 counters a second, a round trip for each command would cost two system calls for each.
 type connection struct {
 	conn  net.Conn
 	in    *bufio.Reader

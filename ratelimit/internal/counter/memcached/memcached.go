@@ -48,8 +48,8 @@ type Options struct {
 	// HashKeys replaces each key that memcached would refuse by the key's hash. Without it, Add fails for such a key
 	// with a KeyError.
 	HashKeys bool
-	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: up to so many seconds, chosen at random and at most a tenth of the
-	// window, are added to a counter's time to live. 0 or negative: none.
+	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: a random number of seconds, at most JitterMax and at most a tenth of
+	// the window, is added to a counter's time to live. 0 or negative: nothing is added.
 	JitterMax int64
 	// Stall is STORE_STALL: a node that has not answered a lookup for so long counts as lost. 0 means 250 ms; negative:
 	// a node may take for ever.
@@ -108,7 +108,7 @@ type Stats struct {
 	ResolveFailures          atomic.Uint64
 }
 
-// New returns a store. It looks up the nodes if Settings.SRV names them, but connects to none yet.
+// New returns a store. If Settings.SRV names the nodes, New looks them up in DNS, but it connects to no node yet.
 func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{o: o.withDefaults(), begun: time.Now()}
 	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Settings.Timeout, Stats: &s.PoolStats}

@@ -38,7 +38,7 @@ func (n *node) startWriter() {
 type pendingIncr struct {
 	count        *localCount
 	change, ends int64
-	// add says that the counter does not exist, so that it is created with the change as its value.
+	// add says that the counter does not exist; it is then created with the change as its value.
 	add bool
 	// resets has the calls of Reset that wait for the counter to be deleted, after the change was written.
 	resets []chan<- error

@@ -225,7 +225,7 @@ func (m *Store) reserve(s *shard, now int64) bool {
 	return ok
 }
 
-// sweepGrace is how many seconds a counter is kept after the end of its window: a request whose time was read just
+// sweepGrace is how many seconds a counter is kept after the end of its window: a request that has read the clock just
 // before the end may be carried out just after it.
 const sweepGrace = 2
 

@@ -203,7 +203,7 @@ func (b *batch) addStop(c *call, hits []callHit) {
 		h.prefix = h.ttl(c.now, b.jitter)
 		o.stop.meters = o.stop.meters || h.isMeter()
 		o.asking = o.asking || h.asking
-		// Later hits on this key need another op, after this one.
+		// Later hits on this key need another op, after the op of this call.
 		key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 		at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) })
 		b.ordered = b.ordered || *at > 0 && *at <= h.op && b.ops[*at-1].usesSHA()

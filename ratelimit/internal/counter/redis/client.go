@@ -156,9 +156,9 @@ const (
 // reply belongs to which command.
 var errUnexpected = errors.New("a reply that no command asked for")
 
-// checkedConn checks the replies on a connection before rueidis reads them, because rueidis trusts its server: it
-// allocates as much memory as a reply announces, or panics if it cannot, and it takes a surplus reply for the reply to
-// the next command, or panics in a goroutine of its own.
+// checkedConn checks the replies on a connection before rueidis reads them, because rueidis trusts its server. Given a
+// broken reply, rueidis allocates as much memory as the reply announces, or panics if there is not so much. Given a
+// surplus reply, it takes it for the reply to the next command, or panics in a goroutine of its own.
 type checkedConn struct {
 	net.Conn
 	expected int // how many replies have yet to arrive
@@ -224,8 +224,8 @@ func (c *checkedConn) check(b []byte) error {
 	return nil
 }
 
-// wholeTotal returns the length of the first line of b, with its CRLF, if it is a reply that is a plain number;
-// otherwise 0. Most replies are plain numbers, which check then accepts at once.
+// wholeTotal returns the length of the first line of b, with its CRLF, if the line is a reply that is a plain number;
+// otherwise 0. Most replies are plain numbers, and check skips such a reply as a whole.
 func wholeTotal(b []byte) int {
 	n := 1
 	for n < len(b) && n < maxDigits && b[n]-'0' <= 9 {

@@ -59,8 +59,8 @@ func (l *redisLink) append(b *batch, o *op) {
 	case o.kind == opMeter:
 		l.cmds = append(l.cmds, l.evalMeter(b, o))
 	case o.kind == opRefund:
-		// The script is sent as text: if it were sent by SHA-1 and had to be sent again, later hits on the key would
-		// overtake it.
+		// The script is sent as text. If it were sent by SHA-1 and the server did not have it, it would have to be sent
+		// again, after later hits on the same key.
 		l.cmds = append(l.cmds, build.Arbitrary("EVAL", refundScript, "1", o.key).Args(l.decimal(o.n)).Build())
 	case o.kind == opDelete:
 		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())

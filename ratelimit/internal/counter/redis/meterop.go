@@ -96,7 +96,7 @@ func jitterOf(m counter.Meter, most int64) int64 {
 	return 0
 }
 
-// add adds a hit to the runs. It leaves out looks and hits that can never pass, since they change nothing.
+// add adds a hit to the runs. It leaves out looks, and hits that can never pass, since these hits change nothing.
 func (m *meterOp) add(h *callHit) {
 	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.Limit)}
 	most := h.Capacity()
@@ -163,7 +163,7 @@ func (l *redisLink) evalMeter(b *batch, o *op) rueidis.Completed {
 	return c.Build()
 }
 
-// errNonsense is the error for a reply that none of the store's scripts gives.
+// errNonsense is the error for a reply that cannot come from the store's scripts.
 var errNonsense = fmt.Errorf("%w: a script answered nonsense", counter.ErrUnavailable)
 
 // read reads the reply of the script: the server's time, and the counter's state before the runs.

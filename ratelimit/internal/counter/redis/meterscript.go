@@ -27,7 +27,7 @@ local now = table.remove(ARGV) + 0`
 // the stored state was ahead of now.
 
 // readSlidingLua reads a sliding window whose length is w seconds. It sets i, the number of the present window; c, its
-// hits; p, the hits of the window before; and s, how many of those p hits still count.
+// hits; p, the hits of the window before; and s, how many of the hits in p still count.
 const readSlidingLua = `
 local size = w * 1000000
 local i, c, p, future = math.floor(now / size), 0, 0, false

@@ -84,8 +84,8 @@ type Options struct {
 	// OnEmpty says what happens to hits after OnEmptyWait (default 1 s) if all connections are in use.
 	OnEmpty     OnEmpty
 	OnEmptyWait time.Duration
-	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: up to so many seconds, chosen at random and at most a tenth of the
-	// window, are added to a key's time to live. 0 or negative: none.
+	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: a random number of seconds, at most JitterMax and at most a tenth of
+	// the window, is added to a key's time to live. 0 or negative: nothing is added.
 	JitterMax int64
 	// Stall is STORE_STALL: the age at which a batch without replies opens the breaker (default 250 ms); negative:
 	// never.

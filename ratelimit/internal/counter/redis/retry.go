@@ -124,8 +124,8 @@ func (l *remainder) deliver(req *counter.Request) {
 // errLater is the error for a caller whose deadline passes before the server can execute the hits.
 var errLater = fmt.Errorf("%w: it refuses hits at present", counter.ErrUnavailable)
 
-// pause waits before the nth retry, for 5 ms at first and up to 50 ms. If the caller's deadline would pass meanwhile,
-// it returns an error at once.
+// pause waits before the nth retry, for 5 ms at first and up to 50 ms. If the caller's deadline would pass during the
+// wait, pause returns an error at once.
 func pause(ctx context.Context, n int) error {
 	d := min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+link.LeaveBefore {

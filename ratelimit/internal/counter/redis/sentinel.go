@@ -20,11 +20,11 @@ import (
 )
 
 // sentinels finds the address of a Server's master. It subscribes to +switch-master, by which one sentinel announces
-// failovers. It also queries all sentinels every refreshEvery, and whenever the server fails.
+// failovers. It also queries all sentinels at intervals of refreshEvery, and whenever the server fails.
 //
-// The sentinel client of rueidis would not do: it trusts a single sentinel, each of its connections has a subscription
-// of its own, and it does not report a change of the master. So nothing would drop the batches that wait for a master
-// that hangs.
+// The sentinel client of rueidis is not suitable: it trusts a single sentinel, each of its connections has a
+// subscription of its own, and it does not report a change of the master. So nothing would drop the batches that wait
+// for a master that hangs.
 type sentinels struct {
 	name  string
 	addrs []string
@@ -122,9 +122,9 @@ type named struct {
 	epoch  int64
 }
 
-// askOne queries one sentinel over a new connection. It does not take the address from SENTINEL MASTER: during a
-// failover, the sentinel in charge reports the new epoch with the old address there, until all replicas follow the new
-// master.
+// askOne queries one sentinel over a new connection. It does not take the address from the reply to SENTINEL MASTER:
+// during a failover, the sentinel in charge reports the new epoch with the old address in this reply, until all
+// replicas follow the new master.
 func (f *sentinels) askOne(ctx context.Context, addr string) (is named, err error) {
 	defer recovered(&err)
 	replies, err := f.a.once(ctx, addr, func(b rueidis.Builder) []rueidis.Completed {

@@ -23,8 +23,8 @@ const patient = 10 * time.Millisecond
 //
 // While a batch is on its way to the server and back, the hits of further requests are collected. They form the next
 // batch, which has one command for each key, for all callers; each caller gets its own total, in the order in which the
-// requests arrived. So a single caller need not wait for others, and many callers share one write and one read. See
-// batch and pipeline, and watch, which supervises them.
+// requests arrived. So a single caller need not wait for others, and many callers share one write and one read. See the
+// types batch and pipeline, and the method watch, which supervises them.
 type Server struct {
 	*link.PoolStats
 	o       Options

@@ -48,7 +48,7 @@ const (
 	floatScalar
 )
 
-// what returns the words for the node's kind in messages.
+// what returns the words by which messages call the node's kind.
 func (n *node) what() string {
 	switch n.kind {
 	case mapNode:

@@ -154,7 +154,7 @@ func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 		return at, at // a document marker, or a text that looks like one
 	}
 	if notPlain[c]&begins != 0 {
-		// The indicators - ? : may begin a text if a further character follows at once.
+		// The indicators - ? : may begin a text if another character follows without a space.
 		if c != '-' && c != '?' && c != ':' || at+1 == p.to || blank(p.src[at+1]) || flow &&
 			notPlain[p.src[at+1]]&parts != 0 {
 			return at, at

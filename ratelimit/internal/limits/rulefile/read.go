@@ -70,7 +70,7 @@ func streamDocument(file, text string, rep *limits.Report) (doc limits.Document,
 }
 
 // entryChunks gathers entries in chunks of fixed size. With a single slice, append would copy 25 MB at once for 100,000
-// rules, and the processor would serve no request meanwhile.
+// rules, and requests would have to wait for the processor during the copy.
 type entryChunks struct {
 	full [][]limits.Entry
 	last []limits.Entry

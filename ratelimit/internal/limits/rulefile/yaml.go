@@ -384,7 +384,7 @@ func (b *builder) tagged(n *ast.TagNode) *node {
 	return v
 }
 
-// weigh sets a node's weight and depth from those of its children.
+// weigh computes a node's weight and depth from the weights and depths of its children.
 func (b *builder) weigh(n *node) *node {
 	n.weight, n.depth = 1, 1
 	for _, p := range n.pairs {

@@ -14,8 +14,8 @@ type State struct {
 	Since time.Time `json:"since"`
 	// Awaiting is set until the first set of rules is accepted; until then every decision is UNAVAILABLE.
 	Awaiting bool `json:"awaiting_first_set"`
-	// Version is the version that is in force, Resources is the number of its resources, and AckedAt is when it was
-	// acknowledged.
+	// Version is the version of the rules in force, Resources is the number of its resources, and AckedAt is when it
+	// was acknowledged.
 	Version   string    `json:"version"`
 	Resources int       `json:"resources"`
 	AckedAt   time.Time `json:"acked_at,omitzero"`

@@ -78,8 +78,8 @@ const (
 	pingEvery    = 30 * time.Second
 	pingPatience = 20 * time.Second
 	pingRarest   = 10 * time.Minute
-	// nackAgain is the first pause before a NACK is repeated for a set that the server sends again. nackLongest is the
-	// longest pause, since a server may send nothing new before it has the NACK.
+	// nackAgain is the first pause before a NACK is repeated for a set that the server has sent again. nackLongest is
+	// the longest such pause. It is short, since a server may send nothing new before it has received the NACK.
 	nackAgain   = 250 * time.Millisecond
 	nackLongest = 5 * time.Second
 	// connectPatience bounds the time for connecting, including TLS.
@@ -202,8 +202,8 @@ func (c *Client) after(reached bool, err error) time.Duration {
 	return c.pauses.streamBroke()
 }
 
-// visit connects to the control plane and follows the stream until it breaks, or until Reconnect is called; asked is
-// set in the latter case. reached reports whether a stream was opened.
+// visit connects to the control plane and follows the stream until the stream breaks, or until Reconnect is called;
+// asked is true if Reconnect was called. reached reports whether a stream was opened.
 func (c *Client) visit(ctx context.Context, apply func(Set) error) (reached, asked bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
