@@ -87,8 +87,9 @@ type Process struct {
 	// Time that calls in flight get after DRAIN_DELAY; then they are cut. DRAIN_DELAY + DRAIN_TIMEOUT should be below
 	// the supervisor's patience (Kubernetes: 30s).
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"15s" min:"0s"`
-	// Heap, in bytes, below which the garbage collector rests; costs that much memory under load; with
-	// GRPC_SERVER=grpc-go 67108864 saves a tenth of the CPU. 0: off. GOMEMLIMIT and the container's limit win.
+	// Heap size, in bytes, below which no garbage is collected; costs that much memory under load; with
+	// GRPC_SERVER=grpc-go 67108864 saves a tenth of the CPU. 0: off. GOMEMLIMIT and the container's memory limit take
+	// precedence.
 	HeapFloor int64 `env:"HEAP_FLOOR_BYTES" envDefault:"25165824" min:"0"`
 }
 

@@ -41,7 +41,7 @@ type Counting struct {
 // second, with KVSTORE_PERSECOND_.
 type KVStore struct {
 	Store redis.Settings
-	// true: TLS (1.2 or later) to every server, sentinels too; the KVSTORE_TLS_ files are those of both stores.
+	// true: TLS (1.2 or later) to every server, sentinels too; both stores use the files of the KVSTORE_TLS_ settings.
 	TLS bool `env:"TLS" envDefault:"false"`
 	// When all POOL_SIZE connections are busy for POOL_ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR
 	// fails the call, WAIT goes on waiting.
@@ -95,8 +95,8 @@ type MCache struct {
 
 // ClientTLS has the settings that name the certificate files for connections to a store.
 type ClientTLS struct {
-	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix.
-	// Read again when it changes.
+	// PEM file with the certificate that is presented to servers; needs TLS_CLIENT_KEY, under the same prefix. Read
+	// again when it changes.
 	Cert string `env:"TLS_CLIENT_CERT"`
 	// PEM file with the private key of the client certificate; read again when it changes.
 	Key string `env:"TLS_CLIENT_KEY"`

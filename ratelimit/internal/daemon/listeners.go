@@ -76,7 +76,8 @@ func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
 	return nil
 }
 
-// scrapeTimeout bounds the time for writing one page. It is long, since Prometheus gives up after 10 s by default.
+// scrapeTimeout bounds the time for writing one page. It is longer than usual scrapes take, since Prometheus itself
+// gives up after 10 s by default.
 const scrapeTimeout = time.Minute
 
 func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {

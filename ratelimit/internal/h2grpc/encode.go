@@ -72,8 +72,8 @@ func (e *encoder) headers(dst []byte, h *header) []byte {
 		return append(dst, 0x80|63)
 	}
 	if e.max >= usualFields {
-		// Adds the content type to the dynamic table. The next trailers, of this or another call, add status 0, which
-		// moves the content type to index 63.
+		// This adds the content type to the dynamic table. The next trailers, of this or another call, add status 0,
+		// which moves the content type to index 63.
 		e.typed = true
 		return appendText(append(dst, 0x40|staticContentType), contentType)
 	}

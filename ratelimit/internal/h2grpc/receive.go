@@ -51,7 +51,7 @@ func (c *conn) continuation(h frameHeader, payload []byte) *connError {
 	return c.headersDone(k.stream, k.ends, c.out.takeBlock())
 }
 
-// headersDone processes a complete header block: it opens a stream, or has the trailers of a request. ends says that
+// headersDone processes a complete header block, which opens a stream or has the trailers of a request. ends says that
 // the HEADERS frame had END_STREAM.
 func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	if id <= c.ids.opened() {

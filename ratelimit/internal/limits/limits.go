@@ -54,7 +54,7 @@ func ParseFailureMode(s string) (FailureMode, error) {
 
 // Settings are the environment variables that change how rules are compiled.
 type Settings struct {
-	// true: several files may add top-level entries to one domain; false: a second file of a domain is refused.
+	// true: several files may add top-level entries to one domain; false: a second file for a domain is refused.
 	MergeDomains bool `env:"MERGE_DOMAIN_CONFIG" envDefault:"false" table:"Rules"`
 	// Share of a limit from which on hits count as near_limit.
 	NearRatio float32 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8" min:"0" max:"1"`

@@ -66,8 +66,8 @@ func (e *Entry) shown() string {
 	return m.shown
 }
 
-// ShownList returns the text that stands for a list of n texts, of which first is the first. not is the prefix for
-// not_cidr.
+// ShownList returns the text that stands for a list of n texts, in braces: the text in first and, if there are more
+// texts, ",…". The text in not precedes them; it marks a list that is not_cidr.
 func ShownList(not, first string, n int) string {
 	more := ""
 	if n > 1 {
@@ -195,8 +195,8 @@ func (e *Entry) compiledMatch() *stepMatch {
 	return nil
 }
 
-// only returns a copy of l that has only the prefix with index i, for share_threshold, where each prefix has a counter
-// of its own.
+// only returns a copy of l with a single prefix, whose index is i. It is for share_threshold, where each prefix has a
+// counter of its own.
 func (l *stepMatch) only(i int) *stepMatch {
 	own := *l
 	own.key.text, own.further = l.networks.cidr[i].String(), nil

@@ -22,14 +22,14 @@ import (
 
 // GRPCSettings are the environment variables of the gRPC listener.
 type GRPCSettings struct {
-	// Age at which a gRPC connection gets GOAWAY, plus or minus 10 %, so that clients reconnect and load spreads
-	// evenly; 0: never.
+	// Age at which a gRPC connection gets GOAWAY, plus or minus 10 %, so that clients connect again and load evens out;
+	// 0: never.
 	MaxAge time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h" min:"0s"`
 	// Time that a connection gets after GRPC_MAX_CONNECTION_AGE to finish its calls before it is cut; 0: for ever.
 	MaxAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h" min:"0s"`
 	// How long a gRPC connection may be silent before the server pings it.
 	KeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"` // grpc-go takes 0 as 2 h
-	// How long the client has to answer such a ping before the connection is dropped.
+	// How long a client has to answer the ping of GRPC_KEEPALIVE_TIME before its connection is dropped.
 	KeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"` // grpc-go takes 0 as 20 s
 	// Shortest pause that a client must leave between pings, with streams or without; a client that pings more often is
 	// disconnected.

@@ -163,7 +163,7 @@ func writeRefusal(w http.ResponseWriter, err error) {
 	case !ok:
 		writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
 	case refusal == service.ErrNoRules:
-		// 400 as in envoyproxy/ratelimit, although the client cannot correct anything: clients rely on it
+		// Answer 400, as envoyproxy/ratelimit does and clients rely on, although the client cannot correct anything.
 		writeError(w, http.StatusBadRequest, "UNAVAILABLE", refusal.Msg)
 	case refusal.Kind == service.Invalid:
 		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", refusal.Msg)

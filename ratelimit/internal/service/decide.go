@@ -123,8 +123,8 @@ func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
 	return store, &c.batch
 }
 
-// Complete completes the decision of a call after the store has answered, or has failed with storeErr. answered is when
-// it did, as read by s.Now.
+// Complete completes the decision of a call after the store has answered, or has failed with storeErr. answered is the
+// time of the answer or failure, as read by s.Now.
 func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
 	c.Done = answered
 	s.storeTook.Observe(answered.Sub(c.asked))

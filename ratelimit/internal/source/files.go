@@ -45,7 +45,8 @@ type Settings struct {
 	IgnoreDotFiles bool `env:"RUNTIME_IGNOREDOTFILES" envDefault:"false"`
 	// true: RUNTIME_ROOT is a symlink, and replacing the symlink reloads; false: any change in the directory reloads.
 	WatchRoot bool `env:"RUNTIME_WATCH_ROOT" envDefault:"true"` // a Kubernetes swap inside the directory reloads too
-	// true: a reload that finds no file at all is refused; false: it removes every limit, with a loud warning.
+	// true: a reload that finds no file at all is refused, and the limits stay; false: it removes every limit, with a
+	// loud warning.
 	RefuseEmpty bool `env:"RUNTIME_REFUSE_EMPTY" envDefault:"false"`
 }
 

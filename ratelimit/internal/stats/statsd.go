@@ -79,7 +79,7 @@ func (s *Statsd) Gauge(m Series, value int64) bool {
 	return s.lines.Gauge(name, value, 1, tags...) == nil
 }
 
-// Time implements Sink. Plain lines have whole values without a decimal point.
+// Time implements Sink. In plain lines, a value that is a whole number of milliseconds has no decimal point.
 func (s *Statsd) Time(m Series, d time.Duration, rate float64) bool {
 	name, tags := s.name(m)
 	value := milliseconds(d)

@@ -255,10 +255,10 @@ func (s *shard) total(x siphash.ID) int64 {
 	return 0
 }
 
-// evict drops one counter of a random sample to make room for another: one that is no longer in use if the sample has
-// such, otherwise the one whose limit is used least, but never one at or over its limit. live reports that the dropped
-// counter was in use; ok, that a counter was dropped. clock returns the time in µs for sliding windows and token
-// buckets.
+// evict drops one counter of a random sample to make room for another: a counter that is no longer in use if the sample
+// has such a counter, otherwise the counter whose limit is used least, but never a counter at or over its limit. live
+// reports that the dropped counter was in use; ok reports that a counter was dropped. clock returns the time in µs for
+// sliding windows and token buckets.
 func (s *shard) evict(now int64, clock func(int64) int64) (live, ok bool) {
 	i, least, dead := s.fixed.leastUsed(func(t *total) (used float64, full, dead bool) {
 		return float64(t.count) / float64(t.limit), t.full(), t.expired(now)

@@ -63,7 +63,8 @@ type batch struct {
 	refusal string
 }
 
-// turn is how many requests of one client connection go into a batch that has no room for all that wait.
+// turn is how many requests of one client connection are put into a batch if the batch has no room for all waiting
+// requests.
 const turn = 64
 
 // inTurns moves calls from the queue into a batch: all of them, if they fit. Otherwise it moves as many as fit, but at

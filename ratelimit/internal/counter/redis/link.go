@@ -243,7 +243,7 @@ func ahead(at time.Time, there []int64) time.Duration {
 	return at.Round(0).Sub(time.Unix(there[0], there[1]*1000))
 }
 
-// take handles the reply r of a server to a TIME that was sent at the time sent.
+// take handles the reply r of a server to the command TIME, which was sent at the instant in sent.
 func (s *skew) take(server string, r rueidis.RedisResult, sent time.Time) {
 	took := time.Since(sent)
 	s.mu.Lock()

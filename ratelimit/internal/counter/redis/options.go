@@ -213,7 +213,7 @@ func (s Settings) list() (t target, err error) {
 	return t, nil
 }
 
-// WantsTLS reports whether a KVSTORE_URL requires TLS, which the scheme rediss:// says.
+// WantsTLS reports whether a KVSTORE_URL requires TLS, as a URL with the scheme rediss:// does.
 func WantsTLS(url string) bool {
 	scheme, _, ok := strings.Cut(url, "://")
 	return ok && strings.EqualFold(scheme, "rediss")

@@ -23,8 +23,8 @@ const (
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
 	probeTimeout = link.ProbeEvery
-	// stuckAfter is after how many times KVSTORE_TIMEOUT a pipeline counts as stuck. Connecting and sending may each
-	// take one.
+	// stuckAfter is after how many times KVSTORE_TIMEOUT a pipeline counts as stuck. Connecting may take one
+	// KVSTORE_TIMEOUT, and sending another.
 	stuckAfter = 2
 )
 

@@ -193,7 +193,8 @@ const (
 	parts              // the byte separates values in flow style
 )
 
-// notPlain has, for each byte that is special in scalars without quotes, the bits begins, inside and parts.
+// notPlain says for each byte in which way it is special in scalars without quotes, by the bits begins, inside and
+// parts; 0 means that the byte is not special.
 var notPlain = func() (t [256]uint8) {
 	for _, c := range "-?:,[]{}#&*!|>'\"%@` \t" {
 		t[c] |= begins

@@ -17,7 +17,7 @@ import (
 // refused already, so it does not decide what is valid.
 
 // inPlainWords returns a plain description of an error that the library found, if the text has one of the usual errors;
-// otherwise the library's.
+// otherwise it returns the library's error.
 func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
 	reason := strings.TrimPrefix(bad.message, notYAML)
 	quote := "\""
