@@ -74,7 +74,7 @@ const (
 )
 
 // bounded returns the window and the limit, moved into the range in which the arithmetic cannot overflow. Rules with
-// numbers outside of this range are rejected when they are loaded.
+// larger numbers are rejected when they are loaded.
 func (m *Meter) bounded() (window int64, limit uint64) {
 	return min(max(m.Window, 1), maxWindow), min(max(m.Limit, 1), math.MaxUint32)
 }

@@ -257,8 +257,8 @@ func (m *model) dropEmpty(t *testing.T, s counter.Store, now int64) {
 	}
 }
 
-// late is the least number of µs by which a test sets the clock back. If the clock goes back by less, the in-process
-// store assumes that the request was delayed after it had read the clock.
+// late is the least number of µs by which a test sets the clock back. It is longer than the delay that the in-process
+// store allows for between a request's reading of the clock and its turn.
 const late = 200_000
 
 // randomStep returns the time until the next request, in µs: often none, seldom long, and now and then negative.

@@ -250,8 +250,8 @@ func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (und
 
 func (s *Server) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1 }
 
-// wait waits until the call is answered, for at most stay or until ctx ends. After an error, the pipeline that sent the
-// call's batch owns the call.
+// wait waits until the call is answered, for at most stay or until ctx ends. After an error, the caller must not use
+// the call any longer: it belongs to the queue or to the batch that contains it.
 func (c *call) wait(ctx context.Context, stay time.Duration) error {
 	_, gone := link.Await(ctx, c.ready, stay)
 	if gone == nil || c.claim(left) {
