@@ -101,8 +101,8 @@ type Hit struct {
 	// Undo, set together with Refund, takes back a hit that was counted although another store refused a hit of the
 	// same request. State must be the state that the undone hit left. For fixed windows, Undo has no effect.
 	Undo bool
-	// BringDown makes a look (a hit with N = 0) correct a stored State that is ahead of the clock (see Meter.Load).
-	// Hits with a larger N do so in any case.
+	// BringDown makes a look (a hit with N = 0) correct a stored State that is ahead of the clock (see Meter.Load), as
+	// hits do that add to the counter.
 	BringDown bool
 	// Delete deletes the counter instead of adding N. Only Reset sets it.
 	Delete bool
