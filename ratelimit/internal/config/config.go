@@ -132,7 +132,7 @@ func LoadListener(environ []string) (l Listener, err error) {
 type Tracing struct {
 	// true: spans of requests are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
 	Enabled bool `env:"TRACING_ENABLED" envDefault:"false"`
-	// http (protobuf, port 4318) or grpc (port 4317).
+	// Protocol by which spans are exported: http (protobuf, port 4318) or grpc (port 4317).
 	Protocol string `env:"TRACING_EXPORTER_PROTOCOL" envDefault:"http" oneof:"http grpc"`
 	// Resource attribute service.name.
 	ServiceName string `env:"TRACING_SERVICE_NAME" envDefault:"RateLimit"`

@@ -46,7 +46,7 @@ type KVStore struct {
 	// When all POOL_SIZE connections are busy for POOL_ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR
 	// fails the call, WAIT goes on waiting.
 	OnEmpty string `env:"POOL_ON_EMPTY_BEHAVIOR" envDefault:"CREATE" oneof:"CREATE ERROR WAIT" fold:"true"`
-	// How long CREATE and ERROR wait for a free connection first.
+	// How long POOL_ON_EMPTY_BEHAVIOR=CREATE or ERROR first waits for a free connection.
 	OnEmptyWait time.Duration `env:"POOL_ON_EMPTY_WAIT_DURATION" envDefault:"1s" min:"0s"`
 	// No effect; kept so that old environments start.
 	PipelineLimit int `env:"PIPELINE_LIMIT" envDefault:"0"`

@@ -19,7 +19,7 @@ const (
 )
 
 // watch checks the times of all connections: their age, keepalive, and how long clients take. It ends when there is no
-// connection left, and is started again with the next.
+// connection left, and is started again with the next connection.
 func (s *Server) watch() {
 	every := watchEvery
 	for _, d := range []time.Duration{s.o.MaxAge, s.o.MaxAgeGrace, s.o.KeepaliveTime, s.o.KeepaliveTimeout} {

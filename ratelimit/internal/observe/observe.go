@@ -152,7 +152,7 @@ const (
 	replaced limits.Outcome = "replaced" // the rule of another descriptor replaces the descriptor's rule
 )
 
-// outcome returns the reason why no rule decides descriptor i; decided if a rule does.
+// outcome returns the reason why no rule decides descriptor i, or the constant decided if a rule does.
 func (d *Decision) outcome(i int) limits.Outcome {
 	if d.Rules[i] != nil {
 		return decided

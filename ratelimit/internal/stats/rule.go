@@ -117,9 +117,9 @@ func (r *Registry) forget() {
 	r.dropLost()
 }
 
-// Each limit of a rate_limits list has a Rule of its own, in addition to the Rule of its entry; only the counters in
-// LimitStats are shown of it. Its key is the key of the entry's rule and the limit's label, separated by labelMark, a
-// byte that no clean key contains.
+// Each limit of a rate_limits list has a Rule of its own, in addition to the Rule of its entry. Of the counters in this
+// Rule, only those in LimitStats are shown. Its key is the key of the entry's rule and the limit's label, separated by
+// labelMark, a byte that no clean key contains.
 
 // LimitPrefix begins the names of all statistics of limits in rate_limits lists.
 const LimitPrefix = "ratelimit.service.limit."
