@@ -475,9 +475,9 @@ func TestPrograms(t *testing.T) {
 		os.Mkdir(filepath.Join(bad, "sub"), 0o755),
 		os.Symlink("nowhere", filepath.Join(bad, "lost.yaml")),
 	))
-	const notRead = "not read: only files named *.yaml or *.yml in the directory itself are, each once: limits sub/\n"
-	f(1, []string{"check", bad}, "warning: "+notRead, "lost.yaml: ", "a.yaml:2:", "c.yaml:")
-	f(2, []string{"explain", "-domain", "d", bad}, "ratelimit explain: "+notRead, "lost.yaml: ")
+	const notRead = "not read: only files named *.yaml or *.yml in the directory itself are, each once: "
+	f(1, []string{"check", bad}, "warning: "+notRead+bad+"/limits "+bad+"/sub\n", "lost.yaml: ", "a.yaml:2:", "c.yaml:")
+	f(2, []string{"explain", "-domain", "d", bad}, "ratelimit explain: "+notRead+"limits sub/\n", "lost.yaml: ")
 	f(1, []string{"check", filepath.Join(bad, "none")}, "none")
 
 	one, odd := filepath.Join(p.rules, "rules.yaml"), filepath.Join(bad, "limits")
@@ -490,7 +490,7 @@ func TestPrograms(t *testing.T) {
 	f(1, []string{"check", one, p.rules}, "the domain is already configured in ")
 	f(1, []string{"check", filepath.Join(bad, "a.yaml")},
 		"error loading rate limit configs: "+filepath.Join(bad, "a.yaml")+":2:")
-	f(1, []string{"check", "-settings", one}, one+": not a directory")
+	f(2, []string{"check", "-settings", one}, "-settings takes a folder, not "+one)
 	for text, want := range map[string]string{"domain: x\n": "all rate limit configs ok",
 		"- x\n": "error loading rate limit configs: <stdin>:1:1: the file must be a map"} {
 		check := command(nil, "check", "-")

@@ -277,8 +277,8 @@ func TestUnreachable(t *testing.T) {
 			if err != nil {
 				return
 			}
-			c.Close()
 			tries <- struct{}{}
+			c.Close()
 		}
 	}()
 	defer l.Close()

@@ -195,7 +195,7 @@ func TestMigrate_external(t *testing.T) {
 		fmt.Sprintf(`insert into {flows} (id, user_id, method, challenge, challenge_method, created_at, expires_at) values ('%s', '%s', 'recovery', 'c', 's256', now(), now())`, flow, u),
 		fmt.Sprintf(`insert into {one_time_tokens} (id, user_id, kind, address, created_at, expires_at) values ('%s', '%s', 'recovery', 'a', now(), now())`, token, u),
 	} {
-		must.Succeed(t, must.ErrOf(db.Pool().Exec(t.Context(), db.Fill(sql))))
+		testdb.Exec(t, url, db.Fill(sql))
 	}
 	must.Succeed(t, must.ErrOf(db.Migrate(t.Context())))
 	var f store.Flow

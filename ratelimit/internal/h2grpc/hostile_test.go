@@ -192,7 +192,7 @@ func (r *rig) attack(t testing.TB, p *peer, send func(p *peer, i uint32)) (most 
 	p.conn = collector{conn, &b}
 	p.framer = http2.NewFramer(&b, nil)
 	p.framer.AllowIllegalWrites = true
-	end := time.Now().Add(3 * time.Second)
+	end := time.Now().Add(patience)
 attack:
 	for i, sent := uint32(0), 0; i < 20000 && sent < 48<<20 && time.Now().Before(end); {
 		b.Reset()
@@ -213,7 +213,7 @@ attack:
 		default:
 		}
 	}
-	conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	conn.SetReadDeadline(time.Now().Add(time.Second))
 	reading.Wait()
 	return max(most, allocated()-before)
 }
