@@ -128,7 +128,7 @@ func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	if err != nil {
 		return fmt.Errorf("captcha: %s: %w", v.name, err)
 	}
-	// The body decides; the HTTP status is ignored.
+	// The body says whether the token is accepted; the HTTP status is ignored.
 	var in struct {
 		Success *bool    `json:"success"`
 		Codes   []string `json:"error-codes"`

@@ -17,7 +17,8 @@ type Catalog struct {
 	Version int64
 	// Database is the database's name, Role the role that this program connects as, Owner the owner of the table users.
 	Database, Role, Owner string
-	// Now is the server's time. What has expired by then is not copied; what expires while the takeover runs is copied.
+	// Now is the server's time when the catalogue was read. Rows that have expired by this time are not copied. Rows
+	// that expire later, while the takeover runs, are copied.
 	Now time.Time
 	// Recovery is true if the server is a standby.
 	Recovery bool

@@ -24,7 +24,7 @@ type Encrypted struct {
 	data, nonce []byte
 }
 
-// Keys are the operator's keys by name. Its methods keep them from being printed.
+// Keys are the operator's keys by name. The methods of this type keep the keys from being printed.
 type Keys map[string][]byte
 
 // String returns how many keys there are, without the keys.

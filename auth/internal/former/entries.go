@@ -46,8 +46,8 @@ select f.id, f.user_id, ` + factorReason + `, {changed f}, 0
 from {S}.mfa_factors f join {S}.users u on u.id = f.user_id`
 
 // sessionEntries scans the refresh tokens once. Most are revoked and old, so few rows remain to be grouped. The token's
-// number, padded with zeros, precedes its text, so that the greatest text is the newest token. offset 0 keeps
-// PostgreSQL from computing live and reason again for each use.
+// number, padded with zeros, precedes its text, so that the greatest text is the newest token. "offset 0" keeps
+// PostgreSQL from computing the columns live and reason again for each use.
 const sessionEntries = `
 with tokens as (
     select t.session_id, bool_or({changed t}) as written,
@@ -69,12 +69,12 @@ offset 0) v`
 var entries = map[string]string{Users: userEntries, Identities: identityEntries, Factors: factorEntries,
 	Sessions: sessionEntries, Passkeys: passkeyEntries}
 
-// aliases maps the aliases of tables in the queries of this package to the tables.
+// aliases maps the aliases that the queries of this package use for tables to the names of the tables.
 var aliases = map[string]string{"u": Users, "i": Identities, "f": Factors, "s": Sessions, "t": "refresh_tokens",
 	"a": "mfa_amr_claims", "o": "one_time_tokens", "p": Passkeys}
 
-// bounded has, by alias, the times of a row that are replaced by the source's clock if they are in the future when the
-// row is copied. An identity may get the times of its user.
+// bounded maps the alias of a table to the times of its rows that are replaced by the source's clock if they are in the
+// future when the row is copied. An identity may get the times of its user.
 var bounded = map[string]string{"u": "u.created_at, u.updated_at", "i": "u.created_at, u.updated_at",
 	"s": "s.created_at, s.refreshed_at at time zone 'UTC'", "t": "t.updated_at"}
 
@@ -82,8 +82,9 @@ const clockFormat = "2006-01-02 15:04:05.999999+00"
 
 // since replaces {changed ALIAS} in a query by the condition that a row was written by the transaction since.Floor or a
 // later one. For tables that are not ordinary ones, the condition is false, since their rows do not show when they were
-// written. The age of a row that was frozen more than 2^31 transactions ago is negative. Most rows are too old, so the
-// first comparison decides for most; the floor's age is computed only once for each query.
+// written. The second comparison excludes rows that were frozen more than 2^31 transactions ago, whose age is negative.
+// Most rows are older than the floor, so the first comparison decides for most. The floor's age is computed only once
+// for each query.
 func (s *Source) since(sql string, since *Since) string {
 	var pairs []string
 	for alias, name := range aliases {
@@ -142,8 +143,8 @@ func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group
 	return groups, err
 }
 
-// SampleChanged returns the ids of some rows of a table that are copied and that have changed as since says, chosen at
-// random.
+// SampleChanged returns the ids of some rows of a table, chosen at random among the rows that are copied and that have
+// changed. since says which rows have changed.
 func (s *Source) SampleChanged(ctx context.Context, name string, since Since, rows int) ([]uuid.UUID, error) {
 	return s.readIDs(ctx, "with e (id, owner, reason, changed, version) as ("+s.since(entries[name], &since)+
 		") select id from e where changed and reason = '' order by random() limit $1", rows)

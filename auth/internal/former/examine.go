@@ -44,7 +44,8 @@ func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error
 	return c, err
 }
 
-// Share is how many rows of a kind there are, and how many of them are not copied, by reason.
+// Share counts the rows of a kind: There is how many the source has, and Left is how many of them are not copied, by
+// the reason.
 type Share struct {
 	There int64
 	Left  map[string]int64
@@ -56,8 +57,8 @@ const ownerReason = `case when u.is_sso_user then 'saml' when u.instance_id <> `
 var pendingUsers = `not u.is_anonymous and ` + unset(`u.deleted_at`) + ` and ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + `
     and ` + unset(`u.invited_at`) + ` and u.encrypted_password <> '' and not ` + unset(`u.confirmation_sent_at`) + ` and not ` + isExternal
 
-// Pending counts the users who have never confirmed their sign-up, and the passwords. The users in duplicates are not
-// copied. An invited user's password is not copied either.
+// Pending counts the users who have never confirmed their sign-up, and the passwords. Users in duplicates count as not
+// copied, and so do the passwords of invited users who have not confirmed an address.
 func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, passwords Share, err error) {
 	share := func(sql string) (v Share, err error) {
 		v.Left, err = s.readCounts(ctx, sql, ids(duplicates))
@@ -77,7 +78,8 @@ func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, 
 	return pending, passwords, err
 }
 
-// plainBcrypt matches password hashes, nearly all, that are certainly valid bcrypt hashes and need no further check.
+// plainBcrypt matches nearly all password hashes: those that are certainly valid bcrypt hashes and need no further
+// check.
 const plainBcrypt = `^\$2[aby]\$(?:0[4-9]|1[0-5])\$[./A-Za-z0-9]*[.CGKOSWaeimquy26]$`
 
 // OddPasswords reads the password hashes of users to be copied, except those that plainBcrypt matches.
@@ -99,7 +101,7 @@ where {s.refresh_token_hmac_key} like '{%' and {s.refresh_token_counter} >= 0 an
 order by s.id`, texts(each))
 }
 
-// texts returns a function that reads a row of an id and a text, and calls each with them.
+// texts returns a function that reads a row of an id and a text, and calls the function each with them.
 func texts(each func(uuid.UUID, string) error) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var id uuid.UUID
@@ -145,7 +147,8 @@ func addresses(each func(user uuid.UUID, aud, address string) error) func(pgx.Ro
 	}
 }
 
-// Latest sorts users by their last sign-in, the latest first; equal ones by creation, then by id.
+// Latest sorts users by their last sign-in, the latest first. Users with the same time are sorted by their creation,
+// the latest first, then by id.
 func (s *Source) Latest(ctx context.Context, users []uuid.UUID) ([]uuid.UUID, error) {
 	return s.readIDs(ctx, `select u.id from {S}.users u where u.id = any($1)
 order by u.last_sign_in_at desc nulls last, u.created_at desc nulls last, u.id desc`, ids(users))

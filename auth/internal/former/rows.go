@@ -139,7 +139,7 @@ func (s *Source) Identities(ctx context.Context, w Select, each func(*Identity) 
 	}), args...)
 }
 
-// CustomProviders returns the providers of identities that are named custom:NAME.
+// CustomProviders returns the names of the form custom:NAME that identities have as their provider.
 func (s *Source) CustomProviders(ctx context.Context) (names []string, err error) {
 	err = s.rows(ctx, `select distinct i.provider from {S}.identities i where i.provider like 'custom:%'`,
 		func(r pgx.Rows) error {
@@ -199,8 +199,8 @@ type Session struct {
 	CreatedAt, RefreshedAt, NotAfter time.Time
 	AAL                              int
 	UserAgent, IP, Tag               string
-	// Token is the text of the valid token if that has version 1, TokenAt the time when it was written. The valid token
-	// of version 2 is computed from Key and Counter.
+	// Token is the text of the session's valid token if the valid token has version 1, TokenAt the time when it was
+	// written. A valid token of version 2 is computed from Key and Counter.
 	Token   string
 	TokenAt time.Time
 	Key     string
@@ -299,7 +299,7 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 	return list, nil
 }
 
-// newestTokens reads the newest refresh token of each session that is not revoked.
+// newestTokens reads, for each session, the newest one of its refresh tokens that are not revoked.
 func (s *Source) newestTokens(ctx context.Context, c *pgx.Conn, all []uuid.UUID, byID map[uuid.UUID]*Session) error {
 	newest := map[uuid.UUID]int64{}
 	return s.query(ctx, c, selectTokens, func(r pgx.Rows) error {

@@ -43,7 +43,8 @@ func OpenSource(ctx context.Context, url, schema string) (*Source, error) {
 		c.ConnectTimeout = 5 * time.Second
 	}
 	c.RuntimeParams["application_name"] = ApplicationName
-	// A prepared statement would stay on the server's connection, which a pooler then gives to another client.
+	// In this mode pgx makes no named prepared statements. They would stay on the server's connection, which a pooler
+	// then gives to another client.
 	c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	config.MaxConns, config.MinConns, config.MinIdleConns = sourceConns, 0, 0
 	s := &Source{Schema: schema}
@@ -106,7 +107,8 @@ func (s *Source) read(ctx context.Context, f func(*pgx.Conn) error) error {
 // ErrEnough is returned by a function that reads rows to end the reading without an error.
 var ErrEnough = errors.New("former: enough rows")
 
-// rows executes a query and calls each for every row, until each returns ErrEnough.
+// rows executes a query and calls the function each for every row. It ends early if each returns ErrEnough, which is
+// then not returned as an error.
 func (s *Source) rows(ctx context.Context, sql string, each func(pgx.Rows) error, args ...any) error {
 	return s.read(ctx, func(c *pgx.Conn) error { return s.query(ctx, c, sql, each, args...) })
 }
@@ -148,7 +150,8 @@ func (s *Source) query(ctx context.Context, c *pgx.Conn, sql string, each func(p
 	return rows.Err()
 }
 
-// into returns a function that reads a row into the targets of a new value, and calls each with the value.
+// into returns a function that reads a row into the targets of a new value, and calls the function each with this
+// value.
 func into[T any](each func(*T) error, targets func(*T) []any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		v := new(T)
@@ -233,8 +236,9 @@ func (s *Source) Snapshot(ctx context.Context) (oldest, next Floor, clock time.T
 	return oldest, next, clock, err
 }
 
-// scanTime scans a time of the source. null and minus infinity become the zero time. Infinity becomes the end of the
-// year 9999, as does every later time: as the zero time it would end a ban that lasts for ever.
+// scanTime scans a time of the source. null and minus infinity are scanned as the zero time. Infinity and every time
+// after the year 9999 are scanned as the end of that year: as the zero time, infinity would end a ban that lasts for
+// ever.
 type scanTime time.Time
 
 var endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
@@ -252,7 +256,7 @@ func (t *scanTime) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// text scans a text; null becomes "".
+// text scans a text. The result for null is "".
 type text string
 
 // ScanText implements pgtype.TextScanner.
@@ -261,7 +265,7 @@ func (t *text) ScanText(v pgtype.Text) error {
 	return nil
 }
 
-// rawText scans a text into bytes; null becomes empty.
+// rawText scans a text into bytes. The result for null is empty.
 type rawText []byte
 
 // ScanText implements pgtype.TextScanner.
@@ -270,7 +274,7 @@ func (t *rawText) ScanText(v pgtype.Text) error {
 	return nil
 }
 
-// id scans a UUID; null becomes the zero UUID.
+// id scans a UUID. The result for null is uuid.Nil.
 type id uuid.UUID
 
 // ScanUUID implements pgtype.UUIDScanner.

@@ -68,8 +68,8 @@ where c.contype = 'f' and s.nspname = $1 and n.nspname <> $1 and c.conparentid =
 order by 1, 3`
 
 // parse splits the definition of a foreign key that refers to the column id of users. column is the application's
-// column. rules are the actions, and when the key is checked. validated is true if all rows satisfy the key. ok is
-// false for a key that refers to other columns or to another table.
+// column. rules is the end of the definition: the actions on a delete or update, and when the key is checked. validated
+// is true if all rows satisfy the key. ok is false for a key that refers to other columns or to another table.
 func (k *foreignKey) parse() (column, rules string, validated, ok bool) {
 	head, rules, ok := strings.Cut(k.Definition, " REFERENCES (id)")
 	if !ok || k.Target != "users" {
@@ -117,7 +117,8 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	return a, nil
 }
 
-// moveKeys adds the statements that make foreign keys on users refer to our table users, and those that undo that.
+// moveKeys adds to Suggestions the statements that make foreign keys on the former service's table users refer to our
+// table users, and to the way back the statements that make them refer to the former service's table again.
 func (a *Advice) moveKeys(keys []foreignKey, source string, to *Target) {
 	users := to.table("users")
 	for _, k := range keys {
@@ -191,7 +192,7 @@ var columnsThere = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // renamedIn returns why a trigger would not work with our tables: its definition or its function names a column that
-// has another name here. "" if neither does.
+// has another name in our tables. It returns "" if neither does.
 func renamedIn(definition, function, source string) string {
 	if m := columnsThere().FindStringSubmatch(source); m != nil {
 		return "function " + function + " reads " + strings.ToLower(m[2]) + ", which has another name; mend a copy first"
@@ -360,8 +361,8 @@ func (s *Source) readers(ctx context.Context, mirror []string, a *Advice) error 
 	return err
 }
 
-// Retire returns the statements that invalidate the valid refresh tokens in the schema. They are for the time when the
-// way back is no longer needed.
+// Retire returns the statements that invalidate the valid refresh tokens in the schema. The operator executes them when
+// it is certain that the former service will not be used again.
 func (s *Source) Retire() []string {
 	lines := []string{"update " + Name(s.Schema, "refresh_tokens") + " set revoked = true;"}
 	if s.Catalog.Has("sessions", "refresh_token_hmac_key") {

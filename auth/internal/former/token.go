@@ -41,7 +41,7 @@ const (
 
 	version2Head = 1 + 16
 	version2Tail = 16 + 4
-	// The source stores the counter as a bigint, so it has 1 to 9 bytes.
+	// The source stores the counter as a bigint, so the varint has 1 to 9 bytes.
 	version2Min = (version2Head+1+version2Tail)*8/6 + 1
 	version2Max = (version2Head+9+version2Tail)*8/6 + 1
 )

@@ -125,8 +125,8 @@ func (s *Set) Where(p Point) string {
 }
 
 // Check tests whether the hook of a point could be called, without calling it. An HTTP endpoint gets an OPTIONS
-// request, and any answer will do. For a PostgreSQL function, Check calls find, which reports whether the function
-// exists.
+// request, and any answer will do. For a PostgreSQL function, Check calls the function in the parameter find, which
+// returns an error if the PostgreSQL function cannot be called.
 func (s *Set) Check(ctx context.Context, p Point, find func(ctx context.Context, schema, function string) error) error {
 	t := s.targets[p]
 	if t.Function() {

@@ -196,7 +196,7 @@ func (d *draft) builtIn() (html, text string) {
 	}
 	if !own || err != nil {
 		if html, err = builtInLayout().render(values); err != nil {
-			// Only a value of 2 MiB can cause this error, and addresses have at most 255 bytes.
+			// This does not occur: only a value of 2 MiB could cause this error, and addresses have at most 255 bytes.
 			d.fault("a built-in body can't be rendered", "error", templateMistake(err))
 		}
 	}

@@ -5,7 +5,7 @@ import "strings"
 // Kind is the kind of a mail. Its text is stored in the database, and replaces $messageType in AUTH_SMTP_HEADERS.
 type Kind string
 
-// The kinds of mails. When each is sent: docs/mail.md#which-mail.
+// The kinds of mails. docs/mail.md#which-mail says when each is sent.
 const (
 	Invite           Kind = "invite"
 	Confirmation     Kind = "confirmation"

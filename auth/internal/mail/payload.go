@@ -25,8 +25,8 @@ type Payload struct {
 	To   string `json:"to"`
 	Kind Kind   `json:"kind"`
 	Vars Vars   `json:"vars"`
-	// Current is set in the mail to the new address of a change of address: it is the mail to the present address. A
-	// hook gets both mails in one call.
+	// Current is set if this mail goes to the new address of a change of email address: it is the mail that goes to the
+	// present address. A hook gets both mails in one call.
 	Current *Payload `json:"current,omitempty"`
 	// IP is the IP address of the client whose request has caused the mail. Only hooks get it.
 	IP string `json:"ip,omitempty"`

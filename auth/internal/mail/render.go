@@ -37,8 +37,8 @@ type Message struct {
 	Link, Code string
 }
 
-// Sender sends a rendered mail. A nil error means that the receiver has accepted the mail, a *Refused that trying again
-// is pointless.
+// Sender sends a rendered mail. If the error is nil, the receiver has accepted the mail. If it is a *Refused, the
+// receiver will never accept the mail, so it need not be sent again.
 type Sender interface {
 	Send(ctx context.Context, m Message) error
 }
@@ -62,13 +62,14 @@ type Settings struct {
 	// Templates are the URLs of the templates of bodies. A value that does not begin with http or file: is appended to
 	// SiteURL.
 	Templates map[Kind]string
-	// Most bytes of a template's body.
+	// Maximum size of a template's body, in bytes.
 	MaxSize int64 `env:"AUTH_MAILER_TEMPLATE_MAX_SIZE" envDefault:"1000000" min:"1" table:"Mailer"` // 0: 1,000,000
 	// Time after which a loaded template is loaded again.
 	MaxAge time.Duration `env:"AUTH_MAILER_TEMPLATE_MAX_AGE" envDefault:"10m" min:"1s" table:"Mailer"` // 0: 10 min
 	// Pause before a template that could not be loaded is loaded again.
 	Retry time.Duration `env:"AUTH_MAILER_TEMPLATE_RETRY_INTERVAL" envDefault:"10s" min:"1s" table:"Mailer"` // 0: 10 s
-	// Templates are reloaded before a mail needs them; false: the first mail after MAX_AGE loads its own.
+	// Templates are reloaded before a mail needs them; false: the first mail that needs a template after MAX_AGE loads
+	// it.
 	Reloading bool `env:"AUTH_MAILER_TEMPLATE_RELOADING_ENABLED" envDefault:"false" table:"Mailer"`
 	// Templates that no mail has needed for this time are not reloaded.
 	MaxIdle time.

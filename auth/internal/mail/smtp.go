@@ -56,7 +56,7 @@ type Encryption string
 
 // The values of Encryption. Opportunistic uses STARTTLS if the server offers it; an attacker in the network can hide
 // the offer and read the mail. Required sends no mail without STARTTLS. Implicit uses TLS from the first byte (RFC
-// 8314). Auto is Implicit on port 465, otherwise Opportunistic. Cleartext uses no TLS. With all other values a
+// 8314). Auto is Implicit on port 465, otherwise Opportunistic. Cleartext uses no TLS. Whenever TLS is used, a
 // certificate that is not valid is an error.
 const (
 	Auto          Encryption = "auto"
@@ -180,7 +180,8 @@ func (s *SMTP) Check(ctx context.Context) error {
 	})
 }
 
-// converse connects to the server, calls f and disconnects. When ctx ends or the timeout is over, it is aborted.
+// converse connects to the server, calls f and disconnects. It is aborted when ctx ends or after the time
+// SMTPOptions.Timeout.
 func (s *SMTP) converse(ctx context.Context, f func(*smtp.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()

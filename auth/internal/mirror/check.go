@@ -51,8 +51,8 @@ func byID(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 
 // compare compares our tables with the former service's tables, both read in one snapshot. A user of the former service
 // whom our tables lack counts as a difference only if our audit log says that the user was deleted; otherwise the
-// takeover did not copy the user. compare returns the first most differences, but counts all. If of is not nil, it
-// ignores users who are not in of, a sorted list.
+// takeover did not copy the user. d counts all differences, and has the first ones, at most the number most. If the
+// parameter of is not nil, it is a sorted list of users, and only these users are compared.
 func (r *run) compare(ctx context.Context, most int, of []uuid.UUID) (d differences, err error) {
 	list := func(of []column) string {
 		return each(of, ", ", func(c column) string { return fmt.Sprintf("case when %s then '%s' end", c.differ(), c.name) })
@@ -69,8 +69,8 @@ where n.id is not null and (o.id is null or %[4]s)
 		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
 	for _, t := range r.tables() {
 		of := r.have(t.there, t.columns)
-		// If the mirror has soft-deleted a user in the former service's tables, the user's other rows there stay as
-		// they are.
+		// If the mirror has soft-deleted a user in the former service's tables, the user's other rows in these tables
+		// stay as they are, and are not compared.
 		sql += fmt.Sprintf(`
 union all
 select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
@@ -96,7 +96,8 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 		}
 		return none, nil
 	}
-	// At a weaker isolation level each statement inside of the functions would have a snapshot of its own.
+	// All tables must be read in one snapshot. At a weaker isolation level each statement inside of the functions would
+	// have a snapshot of its own.
 	err = pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) error {
 		_, err := query(ctx, r, add, sql)
 		return err
@@ -107,8 +108,8 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 }
 
 // Check compares the functions, triggers and rows with those that Install would make, and prints the differences. It
-// returns ErrDiffers if there are any. With try it also makes users and rolls back, to find triggers of the application
-// that fail.
+// returns ErrDiffers if there are any. If try is true, it also makes users in a transaction that it rolls back, to find
+// triggers of the application that fail.
 func Check(ctx context.Context, o Options, try, asJSON bool) error {
 	r, err := openInstalled(ctx, o)
 	if err != nil {
@@ -183,8 +184,9 @@ func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error)
 const scrubDue = 30 * 24 * time.Hour
 
 // Look makes the checks of Check that need no right on the former service's tables: of the functions, triggers and
-// roles. It adds a reminder to doubts if secrets are left in the former service's tables for long. Both lists are empty
-// if no takeover was completed. installed says whether a mirror is installed.
+// roles. If the takeover was closed more than scrubDue ago and secrets are still left in the former service's tables,
+// it adds a reminder to doubts. Both lists are empty if no takeover was completed. installed says whether a mirror is
+// installed.
 func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []string, err error) {
 	var refused strings.Builder
 	o.Log = &refused

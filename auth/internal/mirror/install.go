@@ -82,7 +82,7 @@ func Install(ctx context.Context, o Options) error {
 	return cmp.Or(err, r.stale(ctx))
 }
 
-// stale prints the application's database objects that read columns of the former service or tables which are no longer
+// stale prints the application's database objects that read tables or columns of the former service which are no longer
 // written.
 func (r *run) stale(ctx context.Context) error {
 	unwritten := slices.DeleteFunc(slices.Sorted(maps.Keys(r.there.Tables)),
@@ -124,8 +124,8 @@ func (r *run) note(ctx context.Context) error {
 		values ($1, 'mirror', $2, 'open', $3, now())`, uuid.New(), r.move.Source, steps)
 }
 
-// newer returns the ids of the rows in the former service's table users that transactions with ids from floor on have
-// written and that fulfil more, a further condition or "". next is the floor for the next call.
+// newer returns the ids of rows in the former service's table users that were written by transactions whose ids are at
+// least floor. If more is not "", it is a further SQL condition on these rows. next is the floor for the next call.
 func (r *run) newer(ctx context.Context, floor int64, more string) (ids []uuid.UUID, next int64, err error) {
 	err = r.conn.QueryRow(ctx, fmt.Sprintf(`
 select coalesce(array_agg(o.id), '{}'), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
@@ -134,9 +134,10 @@ from %s o where age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid)%s`, r.
 }
 
 // catchUp prepares the copying of changes that the application has made to the former service's table users since the
-// end of the takeover. The function that it returns copies them to our table, except for users who have changed in our
-// table since. That function must be called with the tables locked; to be quick, it compares only the users who
-// differed when catchUp compared all of them, and those who were written since.
+// end of the takeover. It returns a function that copies these changes to our table, except for users who have also
+// changed in our table since then. The returned function must be called with the tables locked. To be quick, it
+// compares only the users who differed when catchUp compared all of them, and the users whose rows were written after
+// this comparison.
 func (r *run) catchUp(ctx context.Context) (func() error, error) {
 	if r.move.Floor == nil {
 		return func() error { return nil }, nil
@@ -203,7 +204,8 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// repairAll repairs the users in batches. It adds a user whom the database refuses to failed, with the reason.
+// repairAll repairs the users in batches. If the database refuses the repair of a user, it adds the user to the map
+// failed, with the reason.
 func (r *run) repairAll(ctx context.Context, ids []uuid.UUID, failed map[uuid.UUID]string) error {
 	repair := "select " + ident(r.here, r.ns+"mirror_repair") + "($1)"
 	for part := range slices.Chunk(ids, repairBatch) {

@@ -153,7 +153,8 @@ func open(ctx context.Context, o Options) (*run, error) {
 		return nil, err // the text of pgx's error hides the password
 	}
 	config.RuntimeParams["application_name"] = "auth mirror"
-	// A prepared statement would stay on the server's connection, which a pooler then gives to another client.
+	// In this mode pgx makes no named prepared statements. They would stay on the server's connection, which a pooler
+	// then gives to another client.
 	config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	if r.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, err
@@ -168,8 +169,9 @@ func open(ctx context.Context, o Options) (*run, error) {
 func (r *run) close() { r.conn.Close(context.Background()) }
 
 // selectPlace returns the owners of our table users and of the former service's table users, if both are in this
-// database. It also returns whether the latter is the one that the takeover has read: it has the same oid, or, since a
-// restored dump has other oids, it has the mirror's trigger. The query needs no right on the tables.
+// database. It also returns whether the former service's table is the one that the takeover has read. It is if it has
+// the same oid, or if it has the mirror's trigger, since a restored dump has other oids. The query needs no right on
+// the tables.
 const selectPlace = `
 select pg_get_userbyid(h.relowner)::text, current_user::text, pg_has_role(h.relowner, 'member'),
     coalesce(pg_get_userbyid(s.relowner)::text, ''), coalesce(pg_has_role(s.relowner, 'member'), false),
@@ -287,12 +289,12 @@ func (r *run) unmake(ctx context.Context) ([]string, error) {
 // like returns a LIKE pattern that matches the names of all functions, types and triggers of the mirror.
 func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%" }
 
-// replace drops the mirror's functions and triggers, executes the statements in list, which make new ones, and calls
-// then, all in one transaction. The transaction locks our tables. While it waits for a lock, all requests wait behind
-// it, and a request that holds one table and waits for another would deadlock with it. So an attempt waits only a short
-// time for its locks, and the next attempt a little longer. When the time reaches the server's deadlock_timeout, the
-// server resolves deadlocks by ending one of the two transactions; a request that is ended in this way is executed
-// again.
+// replace does three things in one transaction: it drops the mirror's functions and triggers, executes the statements
+// in list, which make new ones, and calls the function then. The transaction locks our tables. While it waits for a
+// lock, all requests wait behind it, and a request that holds one table and waits for another would deadlock with it.
+// So an attempt waits only a short time for its locks, and the next attempt a little longer. When the time reaches the
+// server's deadlock_timeout, the server resolves deadlocks by ending one of the two transactions; a request that is
+// ended in this way is executed again.
 func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
 	for wait := 5 * time.Millisecond; wait < 1500*time.Millisecond; wait += wait / 3 {
 		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
@@ -390,9 +392,9 @@ func (r *run) markDropped() string {
 	return "update " + r.ours("moves") + " set state = 'closed', closed_at = now() where kind = 'mirror' and state = 'open'"
 }
 
-// lock returns the statement that locks our tables. They are locked before the other statements lock the former
-// service's tables. Dropping a trigger needs an exclusive lock. exclusive takes it at once, since upgrading a weaker
-// lock could deadlock with a request.
+// lock returns the statement that locks our tables, which must be locked before other statements lock the former
+// service's tables. Dropping a trigger needs an exclusive lock. If exclusive is true, the statement takes this lock at
+// once, since upgrading a weaker lock could deadlock with a request.
 func (r *run) lock(exclusive bool) string {
 	text := "lock table " + r.ours("users")
 	for _, name := range []string{"identities", "factors", "sessions", "one_time_tokens"} {

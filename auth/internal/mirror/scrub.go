@@ -19,8 +19,9 @@ func (r *run) emptied() []string {
 	return append(list, "sessions")
 }
 
-// blanked lists the former service's columns that hold hashes, secrets and keys, by table. value replaces the columns'
-// values; unless is the condition for a column that does not have that value yet.
+// blanked lists the former service's columns that hold hashes, secrets and keys, by table. value is the SQL value with
+// which Scrub replaces the columns' values. unless is the end of the SQL condition that a column does not have this
+// value yet.
 var blanked = []struct {
 	table, value, unless string
 	columns              []string

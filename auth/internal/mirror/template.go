@@ -158,8 +158,8 @@ func (p *plan) groups() string {
 	return b.String()
 }
 
-// update returns the statement that updates a row of the former service. It sets only those of the given columns that
-// differ.
+// update returns the statement that updates a row of the former service. The parameter of lists columns; the statement
+// sets only those that differ.
 func (p *plan) update(table string, of []column) string {
 	if len(of) == 1 {
 		return fmt.Sprintf("update {S}.%s set %s = %s, updated_at = n.updated_at where id = n.id;", table, of[0].name,

@@ -50,8 +50,8 @@ func Quiet(r *http.Request, err error) error {
 
 var noWord = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 
-// Word makes another service's id or error code safe for a log line: characters other than letters, digits and _.-
-// become ?, and it is truncated to most bytes.
+// Word makes another service's id or error code safe for a log line: characters other than letters, digits and _.- are
+// replaced by question marks, and the text is truncated to the number of bytes in the parameter most.
 func Word(s string, most int) string {
 	s = noWord.ReplaceAllString(s, "?")
 	return s[:min(len(s), most)]

@@ -39,7 +39,7 @@ import (
 var (
 	// ErrNotPublic means that an answer from a public address leads to an address that is not public.
 	ErrNotPublic = errors.New("a public address leads to one that is not")
-	// ErrRedirect means a redirect to another host, from https to http, or the sixth in a row.
+	// ErrRedirect means a redirect to another host, a redirect from https to http, or the sixth redirect of one call.
 	ErrRedirect = errors.New("a redirect that is not followed")
 	// ErrTooLarge means that the body exceeds Options.MaxBytes. The call returns it if the response announces its
 	// length; otherwise reading the body returns it.
@@ -99,7 +99,7 @@ func newClients(o Options, proxy func(*http.Request) (*url.URL, error)) Clients 
 func (c Clients) CloseIdle() { c.Configured.CloseIdleConnections() }
 
 // FromPublic reports whether resp, or a redirect that led to it, came from a public address. A caller that stores a URL
-// from an answer must store this too. A response of an http.Client that is not of Clients counts as public.
+// from an answer must store this result too. A response of an http.Client that is not one of Clients counts as public.
 func FromPublic(resp *http.Response) bool {
 	for ; resp != nil; resp = resp.Request.Response {
 		if resp.Request == nil {
@@ -123,8 +123,8 @@ type gate struct {
 type configured struct{ *gate }
 type discovered struct{ *gate }
 
-// RoundTrip sends a request for a configured URL, or for a redirect from one. After a public address has answered, a
-// redirect is treated as discovered.
+// RoundTrip sends a request for a configured URL, or for a redirect from one. Once a public address has answered, the
+// URL of a redirect is treated as a discovered URL, which must not lead to a private address.
 func (g configured) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.roundTrip(r, r.Response != nil && FromPublic(r.Response))
 }

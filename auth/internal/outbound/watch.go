@@ -9,8 +9,8 @@ import (
 
 // Call describes one request for Watch. Each attempt and each redirect is a call of its own.
 type Call struct {
-	// Target names the receiver: "hook send-email", "sms twilio", "provider github". It takes only as many values as
-	// the settings have receivers.
+	// Target names the receiver: "hook send-email", "sms twilio", "provider github". There are only as many different
+	// names as receivers in the settings.
 	Target string
 	// Method is the HTTP method; "" for a call that is not HTTP.
 	Method string

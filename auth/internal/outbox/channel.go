@@ -110,8 +110,8 @@ func (c *channel) letGo(id uuid.UUID) {
 	delete(c.held, id)
 }
 
-// note writes the outcome of a message to the database by calling write. The context of write has a timeout of its own
-// and outlives ctx, so that the outcome is written even if sending was aborted.
+// note writes the outcome of a message to the database by calling the function write. The context of write has a
+// timeout of its own and outlives ctx, so that the outcome is written even if sending was aborted.
 func (c *channel) note(ctx context.Context, m store.Message, write func(context.Context) error) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()

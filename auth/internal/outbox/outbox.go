@@ -43,9 +43,9 @@ type Item struct {
 	Payload []byte
 }
 
-// Sender delivers the messages of one channel. Send is called concurrently. A nil error means that the receiver has
-// accepted the message, a *mail.Refused that the receiver will never accept it. After any other error the message is
-// tried again.
+// Sender delivers the messages of one channel. Send is called concurrently. If the error is nil, the receiver has
+// accepted the message. If it is a *mail.Refused, the receiver will never accept the message. After any other error the
+// message is tried again.
 type Sender interface {
 	Send(ctx context.Context, m Item) error
 }
@@ -114,9 +114,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Run delivers messages until ctx ends. Then it claims no more messages, waits for those being sent at most for the
-// grace period, releases the rest and returns. Each channel has its own loop and its own places, so that an unreachable
-// SMTP server does not delay SMS.
+// Run delivers messages until ctx ends. Then it claims no more messages, waits for the messages that are being sent,
+// but not longer than Options.Grace, releases the rest and returns. Each channel has its own loop and its own places,
+// so that an unreachable SMTP server does not delay SMS.
 func (o *Outbox) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, c := range o.channels {

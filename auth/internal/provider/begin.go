@@ -93,7 +93,7 @@ func (p *Provider) config(at endpoints) *oauth2.Config {
 	}
 }
 
-// scopesWith returns the provider's default scopes followed by more, without duplicates.
+// scopesWith returns the provider's default scopes followed by the scopes in more, without duplicates.
 func (p *Provider) scopesWith(more string) []string {
 	all := slices.Clone(p.scopes)
 	if p.noScopes {

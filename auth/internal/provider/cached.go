@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// staleTimeout is how long a caller waits for a new value if there is an expired one, which the caller then gets.
+// staleTimeout is how long a caller waits for a new value if there is an expired one. After this time the caller gets
+// the expired value.
 const staleTimeout = 2 * time.Second
 
 // cached is a value about an issuer, such as its keys, that is looked up again once it has expired.

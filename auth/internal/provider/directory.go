@@ -23,12 +23,13 @@ const (
 	// failurePause is the pause after a failed look-up. During the pause, callers get the last good answer or, if there
 	// is none, the failure.
 	failurePause = 2 * time.Second
-	// A token that is signed by an unknown key, which any client can send, makes the key set be fetched at most once in
-	// each unknownPause. If there was no such fetch for long, up to unknownBurst of them may follow each other at once,
-	// so that a provider's new keys are accepted.
+	// Any client can send a token that is signed by an unknown key, and each such token makes the daemon fetch the
+	// issuer's keys again. Such a fetch is allowed once in each unknownPause. If there was none for long, up to
+	// unknownBurst fetches may follow each other at once, so that a provider's new keys are accepted.
 	unknownPause = 30 * time.Second
 	unknownBurst = 3
-	// maxIssuers limits the memory: with Azure's base URL "common", every tenant is an issuer.
+	// maxIssuers is how many issuers a directory caches. It limits the memory: with Azure's base URL "common", every
+	// tenant is an issuer.
 	maxIssuers = 500
 )
 
@@ -227,7 +228,8 @@ func readDocument(o jsonObject, t trust) (*document, error) {
 	if len(list) == 0 {
 		doc.algs = []string{"RS256"}
 	}
-	// client_secret_basic is the default of the specification, and most providers support it.
+	// Use client_secret_basic, the default of the specification, unless the document lists client_secret_post and not
+	// client_secret_basic.
 	doc.style = oauth2.AuthStyleInHeader
 	if _, listed := o.lookup("token_endpoint_auth_methods_supported").([]any); listed &&
 		!contains(o, "token_endpoint_auth_methods_supported", "client_secret_basic") &&

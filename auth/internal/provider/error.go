@@ -11,8 +11,9 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Error is a failed sign-in in a browser, or a failed request with an ID token unless the token itself is refused.
-// Status, Code and Message are for the answer. Err is for the log, and contains no secret either.
+// Error is the error of a failed sign-in in a browser. It is also the error of a failed request with an ID token,
+// except when the token itself is refused: that is an OAuthError. Status, Code and Message are for the answer. Err is
+// for the log, and contains no secret either.
 type Error struct {
 	Status  int
 	Code    string // "" if there is none

@@ -70,8 +70,9 @@ func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte)
 	return d, nil
 }
 
-// checkIssuer refuses a callback that comes from another provider (mix-up attack, RFC 9207): the parameter iss must be
-// right if there is one, and must be there if the provider's document says so.
+// checkIssuer refuses a callback that comes from another provider (mix-up attack, RFC 9207). If the callback has the
+// parameter iss, it must name this provider's issuer. If the provider's document says that callbacks have iss, the
+// parameter is required.
 func (p *Provider) checkIssuer(callback url.Values, at endpoints) error {
 	issuers := callback["iss"]
 	if len(issuers) == 0 {

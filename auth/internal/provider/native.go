@@ -77,7 +77,8 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	case err != nil:
 		return refuseToken("Bad ID token", err)
 	}
-	// An application of Facebook chooses the nonce and does not hash it.
+	// An application that uses Facebook chooses the nonce and sends it to Facebook unhashed, so checkNonce, which
+	// compares hashes, cannot be used.
 	if !p.client.SkipNonceCheck && p.id != "facebook" {
 		if err := checkNonce(id.Nonce, r.Nonce); err != nil {
 			return Profile{}, nil, err

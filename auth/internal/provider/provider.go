@@ -37,7 +37,7 @@ type Profile struct {
 	Provider string // as stored with the identity
 	Subject  string // never empty
 	Emails   []Email
-	// BadEmail is set if the provider returned a text that is not an address, and is not in Emails.
+	// BadEmail is true if the provider returned an e-mail address that is not valid. Emails does not have this address.
 	BadEmail bool
 	// Data is the data of the identity, without email, email_verified and phone_verified: iss, sub, provider_id, name,
 	// full_name and the like. Empty fields are left out; custom_claims is an object. Every value can be stored as

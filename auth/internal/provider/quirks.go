@@ -129,8 +129,8 @@ func githubMore(ctx context.Context, s *signIn, _ jsonObject, d *Profile) error 
 	return nil
 }
 
-// gitlabMore reads the user's addresses. The address in the profile is verified if the account is confirmed; whether
-// the others are is unknown.
+// gitlabMore reads the user's addresses. The address in the profile is verified if the account is confirmed. Of the
+// other addresses it is not known whether they are verified.
 func gitlabMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error {
 	d.set("iss", s.base)
 	var list []jsonObject
@@ -193,7 +193,7 @@ func slackMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 	return nil
 }
 
-// snapchatQuery is "{ me { externalId displayName bitmoji { avatar id } email } }".
+// snapchatQuery is "{ me { externalId displayName bitmoji { avatar id } email } }" (GraphQL), encoded for a URL.
 const snapchatQuery = "%7B+me+%7B+externalId+displayName+bitmoji+%7B+avatar+id+%7D+email+%7D+%7D"
 
 func snapchatMore(_ context.Context, s *signIn, _ jsonObject, d *Profile) error {

@@ -16,7 +16,8 @@ type row struct {
 	id, mode string
 	aliases  []string
 
-	// Whole URLs, or paths below base. If EXTERNAL_<P>_URL is set, it replaces their scheme and host; the paths stay.
+	// authorize, token and api are whole URLs, or paths below base. If EXTERNAL_<P>_URL is set, it replaces their
+	// scheme and host; the paths stay.
 	base, authorize, token, api string
 	// apiAt is the path of the API below EXTERNAL_<P>_URL, if it differs from the path in api; "/" stands for no path.
 	apiAt string
@@ -28,9 +29,11 @@ type row struct {
 	oauth1     bool
 
 	scopes []string
-	// How this daemon authenticates at the token endpoint; fixed, since a guess could send a code twice.
+	// style is how this daemon authenticates at the token endpoint. It must be set: otherwise package oauth2 would
+	// guess it by trying both styles, which could send a code twice.
 	style oauth2.AuthStyle
-	// PKCE (RFC 7636, S256) is used, since the provider documents it for clients with a secret.
+	// pkce is true if PKCE (RFC 7636, S256) is used, which is so for the providers that document it for clients with a
+	// secret.
 	pkce     bool
 	nonce    bool // OpenID Connect: a nonce is sent, and compared with the ID token's
 	demanded bool // an ID token without a nonce is refused too
@@ -42,35 +45,37 @@ type row struct {
 	// call.
 	profile string
 	header  map[string]string
-	// sub, email and verified are paths in the answer to this call. verified has the paths of flags, one of which must
-	// be true, or is assumed or unproven.
+	// sub, email and verified are paths in the answer to this call. verified has one or more paths of flags, one of
+	// which must be true for the address to count as verified; instead of paths it may be the constant assumed or
+	// unproven.
 	sub, email, verified string
 	fields               fields // fields of the identity's data
 	custom               fields // fields of custom_claims
 
 	begin func(params map[string]string) error // changes or requires parameters of the sign-in page
-	// returns further fields of the code exchange
+	// formFields, if set, returns further form fields for the request that exchanges the code.
 	formFields func(p *Provider) map[string]string
-	// adds to the query and headers of the call to the profile endpoint
+	// proof, if set, adds to the query and the headers of the call to the profile endpoint.
 	proof func(s *signIn, query map[string]string, header http.Header)
-	// Completes the profile after the fields were copied.
+	// more, if set, completes the profile d after readProfile has copied the row's fields from the answer me.
 	more func(ctx context.Context, s *signIn, me jsonObject, d *Profile) error
-	// Replaces the call and the copying of fields.
+	// read, if set, reads the user's profile in this provider's own way. It is called instead of readProfile, which
+	// calls the profile endpoint and copies the row's fields from its answer.
 	read  func(ctx context.Context, s *signIn) (Profile, error)
 	claim func(p *Provider, t *idToken,
 		d *Profile) // reads the claims of an ID token; nil: ID tokens are not accepted
 	trusts func(p *Provider) trust // returns the trusted issuer; nil: issuer
 }
 
-// fields maps names under which values are stored, separated by spaces if there are several, to the paths of the values
-// in an answer.
+// fields maps names to paths of values in an answer. The value is stored under the name. If the name consists of
+// several names, separated by spaces, the value is stored under each.
 type fields map[string]string
 
 const (
-	// assumed stands for a provider that has no such flag and is known to give only verified addresses.
-	// EXTERNAL_<P>_DISTRUST_EMAIL overrides this.
+	// assumed is the value of verified for a provider whose answer has no flag, but which is known to give only
+	// verified addresses. EXTERNAL_<P>_DISTRUST_EMAIL overrides this.
 	assumed = "(assumed)"
-	// unproven stands for a provider that does not verify addresses.
+	// unproven is the value of verified for a provider that does not verify addresses.
 	unproven = "(unproven)"
 )
 

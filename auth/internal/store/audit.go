@@ -104,8 +104,8 @@ insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
 select $1, $2, $3, $4, $5, $6, $7
 where $8::uuid is null or exists (select from {users} where id = $8)`)
 
-// Audit adds a row to the audit log. Rows without an actor and a role are limited: such a row is left out if the limit
-// is reached.
+// Audit adds a row to the audit log. The number of rows per minute that have neither an actor nor a role is limited:
+// such a row is left out if the limit is reached.
 func (b *Batch) Audit(a Audit) {
 	if e := b.db.admitAudit(a); a.unnamed() {
 		b.note("audit", insertUnnamed, e, append(append(a.args(), e.args()...), uuidOrNull(a.OnlyFor)))
@@ -114,9 +114,9 @@ func (b *Batch) Audit(a Audit) {
 	b.exec("audit", insertAudit, append(a.args(), uuidOrNull(a.OnlyFor))...)
 }
 
-// noted returns a common table expression that writes one audit row for each row of the table expression from. at is
-// the parameter with the time. first is the number of the parameter after it; the parameters from first on are
-// Audit.args without the time.
+// noted returns a common table expression, which is named noted too. It writes one audit row for each row of the table
+// expression whose name is in the parameter from. The SQL parameter whose name is in at, such as "$4", has the time of
+// the rows. The SQL parameters from the number first on have the other values of Audit.args.
 func noted(at string, first int, from string) string {
 	return `noted as (
     insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
@@ -126,12 +126,14 @@ func noted(at string, first int, from string) string {
 )`
 }
 
-// insertAuditSeldom writes no row, which is not an error, if the token of the interval was already taken.
+// insertAuditSeldom takes the token of an interval and writes an audit row. If the token was taken before, it writes no
+// row, which is not an error.
 var insertAuditSeldom = define(`
 with ` + markPause("$10", "$11", "$1", "") + `, ` + noteIfRoom(1) + `
 select ` + roomColumns)
 
-// AuditSeldom adds a row at most once per interval: it adds none if an earlier row has taken the token of pause.
+// AuditSeldom adds a row to the audit log, at most once in each interval: it adds none if an earlier call has taken the
+// token of pause and the token was not refilled since.
 func (b *Batch) AuditSeldom(pause Limit, a Audit) {
 	e := b.db.admitAudit(a)
 	b.note("audit seldom", insertAuditSeldom, e,
@@ -209,7 +211,7 @@ func (f AuditFilter) actions() []int16 {
 	return chosen
 }
 
-// contains returns a LIKE pattern that matches texts with the given part anywhere; "" for "".
+// contains returns a LIKE pattern that matches every text that contains part. It returns "" if part is "".
 func contains(part string) string {
 	if part == "" {
 		return ""

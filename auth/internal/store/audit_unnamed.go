@@ -48,8 +48,8 @@ func (db *DB) admitAudit(a Audit) auditTicket {
 	return e
 }
 
-// report tells the gate what became of the row: due is true if the row would have been written without the limit, wrote
-// if it was written.
+// report informs the gate of what became of the row. due is true if the row would have been written without the limit.
+// wrote is true if the row was written.
 func (e *auditTicket) report(due, wrote bool, err error) {
 	g := e.gate
 	g.mu.Lock()
@@ -69,9 +69,9 @@ func (e *auditTicket) args() []any { return []any{e.skipped, e.closed} }
 
 func (a Audit) unnamed() bool { return uuidOrNull(a.Actor) == nil && a.ActorRole == "" }
 
-// noteIfRoom returns the common table expressions that write an audit row if the table expression marked has a row and
-// the bucket has a token. The parameters from number first on are Audit.args (at, action, actor, role, session, IP
-// address and traits), followed by auditTicket.args.
+// noteIfRoom returns the common table expressions that write an audit row if the table expression named marked has a
+// row and the bucket has a token. Their SQL parameters begin with number first: the values of Audit.args (at, action,
+// actor, role, session, IP address and traits), followed by those of auditTicket.args.
 func noteIfRoom(first int) string {
 	return numberFrom(first, `counted as (
     insert into {audit_unnamed} as g (one, tokens, at, wrote, omitted, told, told_before)
@@ -92,7 +92,8 @@ func noteIfRoom(first int) string {
 )`)
 }
 
-// roomColumns are the results due and wrote, which report needs.
+// roomColumns are the result columns of a statement that writes an audit row: the parameters due and wrote of
+// auditTicket.report.
 const roomColumns = `exists (select from marked), coalesce((select wrote from counted), false)`
 
 var insertUnnamed = define(`
@@ -101,7 +102,7 @@ with marked as (
 ), ` + noteIfRoom(1) + `
 select ` + roomColumns)
 
-// note adds a statement whose results are roomColumns, and reports them to the gate.
+// note adds a statement whose result columns are roomColumns, and passes their values to e.report.
 func (b *Batch) note(doing string, s statement, e auditTicket, args []any) {
 	b.add(doing, func(r pgx.BatchResults) error {
 		var due, wrote bool

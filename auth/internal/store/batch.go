@@ -46,8 +46,8 @@ func discardResult(r pgx.BatchResults) error {
 	return err
 }
 
-// rows adds a statement, and calls each for every row of its result. each stores what it reads in the destination into,
-// which is made zero before.
+// rows adds a statement, and calls the function each for every row of the statement's result. The function stores what
+// it reads in the variable to which into points. This variable is set to its zero value before.
 func (b *Batch) rows(doing string, into any, each func(pgx.Rows) error, s statement, args ...any) {
 	b.add(doing, func(r pgx.BatchResults) error {
 		rows, err := r.Query()
@@ -60,13 +60,13 @@ func (b *Batch) rows(doing string, into any, each func(pgx.Rows) error, s statem
 	reset(into)
 }
 
-// row adds a statement that returns at most one row, which is read into targets. The targets are fields of the
-// destination into.
+// row adds a statement that returns at most one row, and reads the row's columns into targets. The targets are pointers
+// to fields of the variable to which into points.
 func (b *Batch) row(doing string, into any, targets []any, s statement, args ...any) {
 	b.rows(doing, into, rowInto(targets...), s, args...)
 }
 
-// eachRow calls each for every row, and closes the rows.
+// eachRow calls the function each for every row, and closes rows.
 func eachRow(rows pgx.Rows, each func(pgx.Rows) error) error {
 	defer rows.Close()
 	for rows.Next() {
@@ -108,8 +108,8 @@ func (b *Batch) Send(ctx context.Context) error {
 	})
 }
 
-// restart prepares a Batch whose transaction was undone for being sent again. It builds the queue again, because pgx
-// stores in it the names that the prepared statements have on one connection.
+// restart prepares a Batch to be sent again after its transaction was undone. It makes a new queue of the statements,
+// because pgx has stored in the old queue the names of prepared statements, which only one connection knows.
 func (b *Batch) restart() {
 	var queue pgx.Batch
 	for _, q := range b.queue.QueuedQueries {

@@ -21,7 +21,8 @@ type Challenge struct {
 // challengesKept is how many challenges a factor may have. Adding one more deletes the oldest.
 const challengesKept = 20
 
-// insertChallenge also updates the factor, since a separate UPDATE would take one more lock.
+// insertChallenge also sets the factor's last_challenged_at in the same statement, since a separate UPDATE would take
+// one more lock.
 var insertChallenge = define(`
 with marked as (
     update {factors} set last_challenged_at = $5 where id = $2 and user_id = $7 returning id
@@ -44,7 +45,7 @@ type Attempt struct {
 	// Secret is the sealed TOTP key, LastStep the last TOTP time step that was accepted.
 	Secret   []byte
 	LastStep int64
-	// Challenge is the challenge; its ID is Nil if the factor has no such challenge.
+	// Challenge is the challenge that is being answered; its ID is Nil if the factor has no such challenge.
 	Challenge Challenge
 }
 

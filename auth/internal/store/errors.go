@@ -36,7 +36,8 @@ const (
 	// ErrCredentialExists means that a WebAuthn credential with this id exists, of any user, or that the factor has a
 	// credential already.
 	ErrCredentialExists = failure("credential taken")
-	// ErrUserGone means that the user was deleted meanwhile, or is no longer pending.
+	// ErrUserGone means that the user was deleted meanwhile, or does not meet the conditions of RequirePending any
+	// more.
 	ErrUserGone = failure("user gone")
 	// ErrApplication means that a trigger or a constraint of the application refused a change that this package made.
 	// The error's text names the trigger or constraint and is only for the log. The application's own message must not
@@ -95,7 +96,8 @@ func is[E error](err error) bool {
 	return ok
 }
 
-// names are what distinguishes our tables from the application's tables in the server's errors.
+// names has the schema of our tables and the prefix ns of their names. They tell our tables from the application's
+// tables in the server's errors.
 type names struct {
 	schema string // "" if unknown
 	ns     string
@@ -113,7 +115,8 @@ func (n *names) theirs(pg *pgconn.PgError) bool {
 	if pg.SchemaName != "" && n.schema != "" && !n.ours(pg) {
 		return true
 	}
-	// PostgreSQL quotes the schema's name only if it must be quoted.
+	// In the error's context, PostgreSQL quotes the schema's name only if SQL requires quotes, so both forms are
+	// searched for.
 	function := "." + n.ns + "mirror_"
 	return strings.Contains(pg.Where, " function "+n.schema+function) ||
 		strings.Contains(pg.Where, " function "+pgx.Identifier{n.schema}.Sanitize()+function)
@@ -122,8 +125,8 @@ func (n *names) theirs(pg *pgconn.PgError) bool {
 func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 	switch pg.Code {
 	case "40001", "40P01", "55P03", "57014", "25006":
-		// serialization_failure, deadlock_detected, lock_not_available, query_canceled, and read_only_sql_transaction,
-		// which means that the server has become a standby
+		// These codes are serialization_failure, deadlock_detected, lock_not_available, query_canceled, and
+		// read_only_sql_transaction. The last one means that the server has become a standby.
 		return ErrUnavailable
 	}
 	switch pg.Code[:2] {

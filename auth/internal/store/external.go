@@ -70,26 +70,27 @@ func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) 
 	return s, err
 }
 
-// How says by what a user was found for the profile that a provider has returned.
+// How says which part of the profile that a provider has returned was used to find a user.
 type How int
 
-// The values of How. BySubject: by an identity with the provider's id of the user. ByConfirmed and ByUnconfirmed: by
-// the account's email address, which is confirmed or not. ByIdentity: by the email address of an identity at another
-// provider; that column has only addresses that the provider has verified.
+// The values of How. BySubject: by an identity that has the provider's id of the user. ByConfirmed and ByUnconfirmed:
+// by the account's email address, which is confirmed or not. ByIdentity: by the email address of an identity at another
+// provider; such an address is stored only if that provider has verified it.
 const (
 	BySubject How = iota + 1
 	ByConfirmed
 	ByUnconfirmed
 	ByIdentity
-	// ByAbandoned: by an identity whose user never signed in and has nothing else. Such an identity counts as unknown.
+	// ByAbandoned: by an identity whose user never signed in and has nothing else. The identity counts as unknown, as
+	// if there were no such user.
 	ByAbandoned
-	// ByUnproven: by the email address of an account that no user has proven to own; only a setting made it count as
-	// confirmed. ByLeaving: the same, but the account also has a proven phone number.
+	// ByUnproven: by the email address of an account that no user has proven to own; only a setting made the address
+	// count as confirmed. ByLeaving: the same, but the account also has a proven phone number.
 	ByUnproven
 	ByLeaving
 )
 
-// Match is a user that was found, and by what.
+// Match is a user that was found for a provider's profile, with the way in which the user was found.
 type Match struct {
 	User uuid.UUID
 	How  How
@@ -126,12 +127,13 @@ type MatchesFor struct {
 	Providers    []string
 	Subject, Aud string
 	Addresses    []string
-	// Unproven makes accounts with an address that only a setting has confirmed count as ByUnproven or ByLeaving.
-	// Otherwise they count as ByConfirmed.
+	// If Unproven is true, an account whose address was confirmed only by a setting is found as ByUnproven or
+	// ByLeaving. If it is false, such an account is found as ByConfirmed.
 	Unproven bool
 }
 
-// Matches reads the users that have the identity, under any of the provider's names, or one of the addresses.
+// Matches reads the users that have the identity (Subject, under any of the names in Providers) or one of the
+// addresses.
 func (b *Batch) Matches(dst *[]Match, f MatchesFor) {
 	b.rows("matches", dst, appendTo(dst, func(m *Match) []any {
 		return []any{&m.User, &m.How, &m.Email}

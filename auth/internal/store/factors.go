@@ -29,7 +29,7 @@ type Factor struct {
 	ID           uuid.UUID  `json:"id"`
 	Kind         FactorKind `json:"kind"`
 	FriendlyName string     `json:"name"`
-	// Phone is the phone number without its plus; "" for other kinds of factors.
+	// Phone is the phone number without its leading plus sign; "" for other kinds of factors.
 	Phone            string    `json:"phone"`
 	CreatedAt        time.Time `json:"created"`
 	UpdatedAt        time.Time `json:"updated"`
@@ -41,9 +41,9 @@ type Factor struct {
 func (f Factor) Verified() bool { return !f.VerifiedAt.IsZero() }
 
 // factorsOf returns an SQL column with the factors of a user: JSON objects separated by commas, in any order; "" if
-// there are none. user is an SQL expression. It must not depend on the row, so that PostgreSQL reads the factors once
-// per statement. An aggregate or a sort in SQL would cost 3 of the 5 µs that the column adds to GET /user, and most
-// users have no factors.
+// there are none. The parameter user is an SQL expression for the user's id. It must not depend on the row, so that
+// PostgreSQL reads the factors once per statement. An aggregate or a sort in SQL would cost 3 of the 5 µs that the
+// column adds to GET /user, and most users have no factors.
 func factorsOf(user string) string {
 	return `
     array_to_string(array(
@@ -108,7 +108,7 @@ func (b *Batch) InsertFactor(user uuid.UUID, f Factor, secret []byte) {
 var renameFactor = define(`
 update {factors} set friendly_name = $2, phone = $3, updated_at = $4 where id = $1`)
 
-// RenameFactor changes the name and the phone number of the factor with f's id to those of f.
+// RenameFactor sets the name and the phone number of the factor whose id is f.ID to f.FriendlyName and f.Phone.
 func (b *Batch) RenameFactor(f Factor, now time.Time) {
 	b.exec("rename factor", renameFactor, f.ID, f.FriendlyName, f.Phone, now)
 }
@@ -125,8 +125,8 @@ with bound as (
 )
 update {factors} set verified_at = $2, updated_at = $2 where id = $1 and verified_at is null`)
 
-// VerifyFactor records that a factor was verified in a session. If it was verified before, it does not change. first is
-// true if the user has no other verified factor.
+// VerifyFactor records that a factor was verified in a session. A factor that was verified before keeps its time of
+// verification. first is true if the user has no other verified factor.
 func (b *Batch) VerifyFactor(factor, session uuid.UUID, first bool, now time.Time) {
 	b.exec("verify factor", verifyFactor, factor, now, session, first)
 }

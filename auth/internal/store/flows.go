@@ -12,14 +12,15 @@ import (
 // verifier exchanges the code for a session.
 type Flow struct {
 	ID, User uuid.UUID
-	// Method becomes the amr method of the session.
+	// Method is the authentication method that the session's amr will have.
 	Method string
 	// Challenge is the PKCE code challenge, ChallengeMethod its method: s256 or plain.
 	Challenge, ChallengeMethod string
 	// IssuedAt is when the code was issued; zero if it was not issued yet.
 	IssuedAt, CreatedAt, ExpiresAt time.Time
 
-	// The provider's name, and its tokens sealed under the root key, if the flow is a sign-in at a provider.
+	// Provider is the name of the external provider if the flow is a sign-in at one. ProviderTokens are this provider's
+	// tokens, sealed under the root key.
 	Provider       string
 	ProviderTokens []byte
 	// AAL and AMR are the level and the methods of the session that the new session continues; 0 and nil if there is
@@ -34,8 +35,8 @@ type Flow struct {
 	LinkingSession uuid.UUID
 	LinkingAAL     int
 
-	// UsedAt is when the code was first exchanged, Session is the session that this opened. Only TakeFlow reads these
-	// fields.
+	// UsedAt is when the code was first exchanged, Session is the session that this exchange has opened. Only TakeFlow
+	// reads these fields.
 	UsedAt  time.Time
 	Session uuid.UUID
 	// Void is true if the user's sessions were ended after the code was issued. Only TakeFlow reads this field.
@@ -86,9 +87,9 @@ func (b *Batch) IssueCode(flow uuid.UUID, codeHash []byte, now time.Time, user u
 	b.exec("issue code", issueCode, flow, codeHash, now, user)
 }
 
-// takeFlow locks the user before the flow, the order of all statements, and reads the flow as the previous holder of
-// the lock has left it. In a flow that is marked as used, the code's hash is replaced by its own hash, and the secrets
-// are deleted.
+// takeFlow locks the user before the flow, as all statements do to avoid deadlocks, and reads the flow as the previous
+// holder of the lock has left it. In a flow that is marked as used, the hash of the code is replaced by the hash of
+// this hash, and the secrets are deleted.
 var takeFlow = define(`
 with live as materialized (
     select f.*, u.sessions_void_before

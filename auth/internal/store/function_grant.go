@@ -20,9 +20,9 @@ var (
 	})
 )
 
-// lacking returns the role as which a hook's function runs, the name of the relation that it may not access, and
-// whether a view of another owner reads the relation. If several functions have the name, it takes the one that
-// PostgreSQL would call: PostgreSQL prefers a parameter of type text, then fewer parameters.
+// lacking returns the role as which a hook's function runs, the name of the table or view that this role may not
+// access, and whether a view of another owner reads this table or view. If several functions have the hook's name,
+// lacking takes the one that PostgreSQL would call: PostgreSQL prefers a parameter of type text, then fewer parameters.
 var lacking = define(`
 with who as (
     select coalesce((select case when p.prosecdef then p.proowner end
@@ -42,7 +42,8 @@ select format('%I', pg_get_userbyid(role)), format('%I', $3::text), coalesce((se
     where v.oid <> what.oid and v.relowner <> role)
 from who`)
 
-// between is appended to the advice if it is not certain that the role lacks the right.
+// between is appended to the advice to grant a right to a role if the right may instead be missing to the owner of a
+// view or function through which the statement accesses the table.
 const between = ", or to the owner of the view or function that the statement goes through"
 
 // GrantFor returns a text for the operator: what a function called by TryFunction was not allowed to do, and the GRANT

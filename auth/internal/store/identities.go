@@ -52,8 +52,9 @@ on conflict (provider, provider_id) do update set
     email = excluded.email, identity_data = i.identity_data || excluded.identity_data, updated_at = excluded.updated_at
 where i.user_id = excluded.user_id`)
 
-// PutIdentity adds an identity. If the user has it already, its email address is replaced and its data is merged. If
-// another user has it, nothing changes, so the caller must check that before.
+// PutIdentity adds an identity to a user. If the user has this identity already, the identity's email address is
+// replaced and its data is merged. If another user has the identity, nothing changes, and no error is returned; so the
+// caller must check before whether another user has it.
 func (b *Batch) PutIdentity(i Identity) {
 	b.exec("put identity", putIdentity, valuesOf(identityTargets(&i))...)
 }
@@ -85,8 +86,8 @@ func (b *Batch) RefreshIdentity(id uuid.UUID, email string, data json.RawMessage
 var deleteIdentitiesBut = define(`
 delete from {identities} where user_id = $1 and id <> $2 and ($3 or provider not in ('email', 'phone'))`)
 
-// DeleteIdentitiesBut deletes a user's identities at external providers, except keep. If own is true, it also deletes
-// the identities for the user's own addresses.
+// DeleteIdentitiesBut deletes a user's identities at external providers, except the identity keep. If own is true, it
+// also deletes the user's identities of the providers email and phone.
 func (b *Batch) DeleteIdentitiesBut(user, keep uuid.UUID, own bool) {
 	b.exec("delete identities", deleteIdentitiesBut, user, keep, own)
 }

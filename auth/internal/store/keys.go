@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/clock"
 )
 
-// SigningKey is a private key, sealed under the root key. Its times decide when it signs: the key that signs is the one
-// with the latest SignsAt that has passed and that is not revoked.
+// SigningKey is a private key, sealed under the root key. Its times decide when it signs. At any time one key signs:
+// among the keys that are not revoked and whose SignsAt has passed, it is the one with the latest SignsAt.
 type SigningKey struct {
 	KID, Algorithm string
 	Sealed         []byte
@@ -56,8 +56,8 @@ func (db *DB) Time(ctx context.Context) (clock.Reading, error) {
 	return db.timed(ctx, "time", selectTime, func(r pgx.Rows, now *time.Time) error { return scanRow(r, []any{now}) })
 }
 
-// timed runs a statement whose rows contain PostgreSQL's time. at also has the times when the statement was sent and
-// its result was received, without the wait for a connection.
+// timed runs a statement whose rows contain PostgreSQL's time. The result at has this time, and the times when the
+// statement was sent and its result was received, without the wait for a connection.
 func (db *DB) timed(ctx context.Context, doing string, s statement,
 	row func(pgx.Rows, *time.Time) error) (at clock.Reading, err error) {
 	err = db.withConn(ctx, doing, func(c *pgx.Conn) error {
@@ -108,7 +108,8 @@ func (b *Batch) InsertSigningKey(k SigningKey) {
 var revokeSigningKey = define(`
 update {signing_keys} set revoked_at = $2 where kid = $1 and revoked_at is null`)
 
-// RevokeSigningKey marks a key as revoked. Each replica refuses the key's tokens from its next read of the keys on.
+// RevokeSigningKey marks a key as revoked. Each replica refuses tokens that the key has signed as soon as it has read
+// the keys again.
 func (b *Batch) RevokeSigningKey(kid string, now time.Time) {
 	b.exec("revoke signing key", revokeSigningKey, kid, now)
 }

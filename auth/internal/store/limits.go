@@ -52,7 +52,8 @@ func (l Limit) Wait(v Level, now time.Time, n float64) time.Duration {
 	if n > l.Size {
 		return math.MaxInt64
 	}
-	// Round up to whole microseconds, but not because of a rounding error of the division.
+	// Round up to whole microseconds. The division may be off by a rounding error, so 0.001 µs is subtracted before:
+	// such an error must not add a microsecond.
 	return time.Duration(math.Ceil(lacking/l.rate()*1e6-1e-3)) * time.Microsecond
 }
 
@@ -84,13 +85,13 @@ func (b *Batch) Levels(dst *[]Level, limits ...Limit) {
 	b.rows("levels", dst, levelsInto(dst, new(bool), len(limits)), selectLevels, keysOf(limits))
 }
 
-// UserAt identifies a user by audience and address, and the place of the request.
+// UserAt identifies a user by audience and address. Place is the network from which the request came.
 type UserAt struct {
 	Aud, Address string
 	Place        Place
 }
 
-// LevelsAt does the same as Levels, and also reads whether the place is a known place of the user.
+// LevelsAt does the same as Levels, and also sets known to whether u.Place is a known place of the user.
 func (b *Batch) LevelsAt(dst *[]Level, known *bool, u UserAt, limits ...Limit) {
 	b.rows("levels", dst, levelsInto(dst, known, len(limits)), selectLevelsAt, keysOf(limits), u.Aud, u.Address,
 		u.Place.MAC, u.Place.Since)
@@ -123,8 +124,8 @@ func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	}
 }
 
-// bucket has the SQL parameters that describe a bucket in a statement: its size, the tokens added per second, the
-// seconds in which it becomes full, and the present time.
+// bucket has the SQL parameters, such as $2, that describe a bucket in a statement: its size, the tokens added per
+// second, the seconds in which it becomes full, and the present time.
 type bucket struct{ size, rate, refill, now string }
 
 // holds returns the SQL expression for how many tokens the bucket in row l of our table limits holds now.
@@ -133,7 +134,8 @@ func (b bucket) holds() string {
 		"::timestamptz - l.at)::float8) * " + b.rate + "::float8)"
 }
 
-// holdsTry returns the SQL condition that the bucket holds a token. The tolerance only allows for rounding errors.
+// holdsTry returns the SQL condition that the bucket holds at least one token. The 1e-9 that may be missing allows for
+// rounding errors.
 func (b bucket) holdsTry() string { return b.holds() + " >= 1 - 1e-9" }
 
 // fullAt returns the SQL expression for when the bucket will be full if it becomes empty now.
@@ -141,9 +143,9 @@ func (b bucket) fullAt() string {
 	return b.now + "::timestamptz + " + b.refill + "::float8 * interval '1 second'"
 }
 
-// takeFrom returns a common table expression named taken. For each row of the FROM clause from, it takes a token from
-// the bucket with the given key, and returns a row if the bucket had a token. An empty bucket is not changed, so it
-// refills as if nothing had been tried.
+// takeFrom returns a common table expression named taken. from is a FROM clause. For each of its rows, taken takes a
+// token from the bucket with the given key, and returns a row if the bucket had a token. An empty bucket is not
+// changed, so it refills as if nothing had been tried.
 func takeFrom(key, from string, b bucket) string {
 	return `taken as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -155,8 +157,8 @@ func takeFrom(key, from string, b bucket) string {
 )`
 }
 
-// markPause returns a common table expression named marked. For each row of the FROM clause from, it takes the token of
-// an interval, and returns a row if the token had not been taken.
+// markPause returns a common table expression named marked. from is a FROM clause. For each of its rows, marked takes
+// the token of an interval, and returns a row if the token had not been taken.
 func markPause(key, refill, now, from string) string {
 	return `marked as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -179,7 +181,7 @@ on conflict (key) do update set
     full_at = greatest(l.full_at, excluded.full_at)`)
 
 // Take takes n tokens from a bucket. If the bucket holds fewer, Send fails with a LimitError and the whole Batch is
-// undone. Taking 0 tokens costs as much and always succeeds.
+// undone. With n = 0 the same statement is executed, and it always succeeds.
 func (b *Batch) Take(l Limit, n float64, now time.Time) {
 	b.add("take", func(r pgx.BatchResults) error {
 		_, err := r.Exec()
@@ -202,7 +204,8 @@ type Place struct {
 	MAC []byte
 	// Since is the time after which the user must have signed in from the place for it to be a known place.
 	Since time.Time
-	// Tries is the bucket that counts tries at a known place, instead of the account's bucket.
+	// Tries is the bucket from which tries at a known place take their tokens. Tries elsewhere use the account's
+	// bucket.
 	Tries Limit
 }
 

@@ -33,7 +33,7 @@ type Planned struct {
 	// Outside means that the file is not executed in a transaction. Its statements end with a semicolon and a newline.
 	// Each must be repeatable, since it may be executed again after a crash.
 	Outside bool
-	// Breaks means that a program without this file must not use the schema.
+	// Breaks means that a program that does not contain this file must not use the schema after the file was applied.
 	Breaks bool
 }
 
@@ -156,8 +156,8 @@ func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, 
 }
 
 // locked calls f in a transaction during which no other process applies migrations. f gets the migrations that were
-// applied. The lock is held by the transaction, not by the database session, since behind PgBouncer each transaction
-// may run in another session.
+// applied before. The lock is held by the transaction, not by the database session, since behind PgBouncer each
+// transaction may run in another session.
 func (db *DB) locked(ctx context.Context, c *pgx.Conn, files []migration, f func(pgx.Tx, map[int]applied) error) error {
 	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 		// Another process may need long for its migration. The timeout lets this process log that it waits.
@@ -184,7 +184,7 @@ func (db *DB) locked(ctx context.Context, c *pgx.Conn, files []migration, f func
 // migrationLock returns the key of the advisory lock under which this namespace is migrated.
 func (db *DB) migrationLock() int64 { return db.lockKey("migrations") }
 
-// lockKey returns the key of an advisory lock. It depends on the namespace.
+// lockKey returns the key of the advisory lock for the purpose what. It also depends on the namespace.
 func (db *DB) lockKey(what string) int64 {
 	h := fnv.New64a()
 	h.Write([]byte("gatehouse auth " + what + " " + db.ns))

@@ -35,8 +35,8 @@ func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
 	return m, err
 }
 
-// MarkScrubbed is the end of an UPDATE of our table moves. It records in the mirror's row that "auth mirror scrub" has
-// run.
+// MarkScrubbed is the SQL that follows "update" and the name of our table moves. It records in the mirror's row that
+// "auth mirror scrub" has run.
 const MarkScrubbed = ` set steps = steps || jsonb_build_object('scrubbed',
     to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) where kind = 'mirror' and state = 'open'`
 

@@ -99,8 +99,8 @@ var releaseMessages = define(`
 update {outbox} set due_at = $2, attempts = attempts - 1
 where id = any($1) and state = 'pending'`)
 
-// ReleaseMessages undoes the claims of messages whose sending was not tried to the end, so that another process can
-// claim them.
+// ReleaseMessages undoes the claims of messages that this process has claimed and not finished sending, so that another
+// process can claim them.
 func (db *DB) ReleaseMessages(ctx context.Context, ids []uuid.UUID, now time.Time) error {
 	return db.run(ctx, "release messages", releaseMessages, ids, now)
 }
@@ -161,9 +161,9 @@ func (db *DB) Messages(ctx context.Context, f MessageFilter, now time.Time) (lis
 	return list, err
 }
 
-// stillWanted is the SQL condition that the token in a message o is still valid. A message and its token have the same
-// creation time. Notifications, codes of second factors and calls of hooks have no token; for them the condition is
-// true.
+// stillWanted is the SQL condition that the token in a message o is still valid. The token is found by the user and the
+// creation time, which a message and its token have in common. Notifications, codes of second factors and calls of
+// hooks have no token; for them the condition is true.
 const stillWanted = `(o.user_id is null or o.channel = 'hook' or o.kind = 'mfa' or o.kind like '%\_notification'
     or exists (select from {one_time_tokens} t where t.user_id = o.user_id and t.created_at = o.created_at and t.expires_at > $2))`
 
@@ -205,9 +205,9 @@ where o.id in (
     for update skip locked)
 returning ` + messageColumns)
 
-// ClaimMessagesOf claims at most most messages of a channel that are due. No other process can claim them before the
-// lease ends. After that they are due again, unless FinishMessage, RetryMessage or FailMessage was called. A process
-// claims only messages of channels that it can send, so that messages of other channels lose no attempts.
+// ClaimMessagesOf claims messages of a channel that are due, at most the number most. No other process can claim them
+// before the lease ends. After that they are due again, unless FinishMessage, RetryMessage or FailMessage was called. A
+// process claims only messages of channels that it can send, so that messages of other channels lose no attempts.
 func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration,
 	most int) ([]Message, error) {
 	var claimed []Message
@@ -234,14 +234,14 @@ select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and ex
 var outboxWaiting = define(`
 select channel, count(*), min(due_at) filter (where due_at <= $1) from {outbox} where state = 'pending' and expires_at > $1 group by channel`)
 
-// Waiting describes the messages of a channel that were not sent yet. Pending is how many there are. OldestDue is for
-// how long the oldest of those that are due has been due; 0 if none is due.
+// Waiting describes the messages of a channel that were not sent yet. Pending is their number. OldestDue is how long
+// ago the oldest message that is due became due; 0 if none is due.
 type Waiting struct {
 	Pending   int
 	OldestDue time.Duration
 }
 
-// OutboxWaiting returns Waiting by channel. It reads only pending messages.
+// OutboxWaiting returns a Waiting for each channel that has pending messages. It reads only pending messages.
 func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]Waiting, err error) {
 	by = map[string]Waiting{}
 	err = db.query(ctx, "outbox waiting", func(r pgx.Rows) error {
@@ -260,7 +260,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 	return by, err
 }
 
-// OldestDueOn returns for how long the oldest due message of the given channels has been due; 0 if none is due.
+// OldestDueOn returns how long ago the oldest due message of the given channels became due; 0 if none is due.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
 	err := db.queryRow(ctx, "oldest due", []any{&since}, oldestDueOn, now, channels)

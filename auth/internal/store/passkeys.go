@@ -8,9 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// isLive is the SQL condition that a challenge may still be spent, which an authenticator's answer does once. The ids
-// of spent challenges are deleted about a minute after that is no longer possible. The condition reads PostgreSQL's
-// clock after all waits for locks, so that a wrong clock of a replica cannot make a spent challenge usable again.
+// isLive is the SQL condition that a WebAuthn challenge can still be spent: used for an authenticator's answer, which
+// is possible once. The ids of spent challenges are deleted about a minute after the last time at which the condition
+// can be true. The condition reads PostgreSQL's clock after all waits for locks, so that a wrong clock of a replica
+// cannot make a spent challenge usable again.
 const isLive = `coalesce($3::timestamptz, clock_timestamp()) <= $2::timestamptz`
 
 var spendChallenge = define(`
@@ -25,8 +26,8 @@ type Spending struct {
 	ServerNow time.Time
 }
 
-// spendingGrace is how long after its expiry a challenge may still be spent, since a request may have to wait for
-// locks.
+// spendingGrace is how long after its expiry a challenge may still be spent: a request that arrived in time may have to
+// wait for locks.
 const spendingGrace = time.Minute
 
 func (s Spending) args() []any {
@@ -45,7 +46,8 @@ func (b *Batch) SpendChallenge(s Spending) {
 	}, spendChallenge, s.args()...)
 }
 
-// The first 4 bytes of a challenge's id are the Unix time of its expiry.
+// The first 4 bytes of a challenge's id are the Unix time of its expiry, so the condition on the id finds the expired
+// challenges.
 var sweepSpentChallenges = define(`
 delete from {spent_challenges} where id in (
     select id from {spent_challenges}
@@ -94,9 +96,9 @@ type PasskeySession struct {
 	User  User
 }
 
-// In openPasskeySession each table expression uses the rows of the one before it, so that nothing follows one without a
-// row. An earlier statement of the Batch has locked the user, so that the factors and the column bound are read as the
-// previous holder of the lock has left them.
+// openPasskeySession is a chain of table expressions: each reads the rows of the one before it, so if one returns no
+// row, the following ones do nothing. An earlier statement of the Batch has locked the user, so that the factors and
+// the column bound are read as the previous holder of the lock has left them.
 var openPasskeySession = define(`
 with spent as (
     insert into {spent_challenges} (id) select $1::uuid where ` + isLive + `
@@ -172,9 +174,9 @@ where user_id = $1 and ($3::uuid is null or id <> $3)
   and (passkey_id = $2 or passkey_id is null and amr @> '[{"method": "passkey"}]')
   and (ended_at is null or ended_reason = 'logout_tokens')`)
 
-// DeletePasskey deletes a passkey of a user into dst, and ends the sessions that the passkey opened, except one. It
-// also deletes the user's PKCE codes that were issued and not exchanged yet. dst gets a Nil ID if the user has no such
-// passkey.
+// DeletePasskey deletes a passkey of a user, stores the deleted passkey in dst, and ends the sessions that the passkey
+// opened, except one. It also deletes the user's PKCE codes that were issued and not exchanged yet. If the user has no
+// such passkey, dst.ID is uuid.Nil.
 func (b *Batch) DeletePasskey(dst *Credential, user, id, except uuid.UUID, now time.Time) {
 	b.exec("lock", lockAndVoid, user, now)
 	b.exec("end passkey sessions", endPasskeySessions, user, id, uuidOrNull(except), now)

@@ -17,9 +17,10 @@ import (
 const noGrowth = 30 * time.Second
 
 var (
-	// errServerFull is the error of beforeConnect during noGrowth.
+	// errServerFull is what beforeConnect returns during the time noGrowth after the server has reported that it has no
+	// connection left.
 	errServerFull = errors.New("the server has no connection left")
-	// errNoCaller is the error of beforeConnect if no caller waits for the connection.
+	// errNoCaller is what beforeConnect returns if no caller waits for the connection.
 	errNoCaller = errors.New("no caller waits for this connection")
 )
 
@@ -27,7 +28,8 @@ var (
 type callerKey struct{}
 
 // look opens a connection, finds out which schema contains our tables, and returns how many connections the pool may
-// open. That is wanted if it is greater than 0, and otherwise depends on how many connections the server has left.
+// open. This is the parameter wanted if it is greater than 0. Otherwise it depends on how many connections the server
+// has left.
 func (db *DB) look(ctx context.Context, config *pgx.ConnConfig, wanted int) (most int, err error) {
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config) // one statement needs none of pgx's caches and types
 	if err != nil {
@@ -83,7 +85,8 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		if err == nil {
 			return c, nil
 		}
-		// EAGAIN means that the queue of a Unix socket is full.
+		// 53300 is too_many_connections. EAGAIN means that the server's queue of new connections on a Unix socket is
+		// full.
 		pg, refused := errors.AsType[*pgconn.PgError](err)
 		if refused && pg.Code == "53300" || errors.Is(err, syscall.EAGAIN) {
 			db.fullUntil.Store(new(time.Now().Add(noGrowth)))

@@ -17,8 +17,9 @@ import (
 var ErrPooler = errors.New("prepared statements get lost between this program and PostgreSQL; " +
 	"behind PgBouncer in transaction mode add the parameter default_query_exec_mode=cache_describe")
 
-// poolerConns is how many connections are opened at once. A pooler that has only one free connection to the server
-// fails on the second.
+// poolerConns is how many connections CheckPooler opens at once. It must be more than one for a pooler that has a
+// single free connection to the server: such a pooler executes all statements on this connection, and fails when the
+// second client connection prepares a statement under the same name.
 const poolerConns = 3
 
 // CheckPooler tests whether prepared statements are kept. Over several connections at the same time it prepares two

@@ -9,9 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// query executes a statement and calls the function query for each row. It does not repeat the statement after a
-// deadlock. For a statement that writes, the caller should do so by calling it inside of again, and must clear what
-// query has stored at the beginning of each attempt.
+// query executes a statement and calls the function in the parameter query for each row. It does not repeat the
+// statement after a deadlock. If the statement writes, the caller should call this method within a function that it
+// passes to again, the function below that repeats a transaction. At the start of each attempt that function must clear
+// the results of earlier attempts.
 func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
 	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
@@ -70,14 +71,14 @@ func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) e
 // deadlockTries is how often a transaction is tried that fails because of a deadlock.
 const deadlockTries = 3
 
-// again calls transaction, and calls it again after a deadlock, which has undone the transaction.
+// again calls the function transaction, and calls it again after a deadlock, which has undone the transaction.
 func again(ctx context.Context, transaction func() error) error {
 	for try := 1; ; try++ {
 		err := transaction()
 		if try == deadlockTries || !IsContention(err) {
 			return err
 		}
-		// Wait before the next try, so that the other transaction, which has to wake up first, gets the lock.
+		// Wait before the next try. The other transaction of the deadlock must wake up first, and should get the lock.
 		select {
 		case <-ctx.Done():
 			return err

@@ -29,7 +29,8 @@ func (b *Batch) ReplaceRecoveryCodes(factor uuid.UUID, macs [][]byte) {
 	b.exec("replace recovery codes", replaceRecoveryCodes, factor, macs)
 }
 
-// Both parts of useRecoveryCode read the rows as they were before the statement.
+// useRecoveryCode reads the rows in both of its parts as they were before the statement: the second part still counts
+// the code that the first part marks as used, so the number of these codes is subtracted.
 var useRecoveryCode = define(`
 with used as (
     update {recovery_codes} set used_at = $3 where factor_id = $1 and mac = any($2::bytea[]) and used_at is null
@@ -38,8 +39,8 @@ with used as (
 select (select count(*) from used), count(*) - (select count(*) from used)
 from {recovery_codes} where factor_id = $1 and used_at is null`)
 
-// UseRecoveryCode marks the unused code of a factor that has one of the MACs as used. used is set to whether there was
-// such a code, remaining to how many unused codes are left.
+// UseRecoveryCode looks for the unused code of a factor whose MAC is among macs, and marks it as used. It sets used to
+// whether there was such a code, and remaining to how many unused codes are left.
 func (b *Batch) UseRecoveryCode(used *bool, remaining *int, factor uuid.UUID, macs [][]byte, now time.Time) {
 	b.rows("use recovery code", used, func(r pgx.Rows) error {
 		var n int

@@ -22,8 +22,9 @@ type Refresh struct {
 	// LowAfter is the time after which a session with aal1 must have been created if its user has a verified factor.
 	// Zero: no limit.
 	LowAfter time.Time
-	// SinglePerUser refuses to refresh a session if the user has since signed in with the same tag, unless the later
-	// session has expired because of its not_after or the time box. A later session that LowAfter refuses counts, too.
+	// SinglePerUser refuses to refresh a session if the user has since signed in to another session with the same tag
+	// (Session.Tag), unless this later session has expired because of its not_after or the time box. A later session
+	// that LowAfter refuses counts, too.
 	SinglePerUser bool
 }
 
@@ -43,15 +44,16 @@ type Refreshed struct {
 	NewerLogin bool
 }
 
-// refreshSession locks the session's row first. So of many calls with the same token the first rotates it, and when
-// that is committed, the others see the new counter (READ COMMITTED reads a locked row again). The update tests the row
-// as it was locked. The time of a rotation is PostgreSQL's, since the interval in which the previous token is still
-// accepted must not depend on the clocks of two replicas.
+// refreshSession locks the session's row first. So of many calls with the same token the first rotates it. The others
+// wait until this is committed, and then see the new counter, since READ COMMITTED reads a row again after a wait for
+// its lock. The update tests the row as it was locked. The time of a rotation is PostgreSQL's, since the interval in
+// which the previous token is still accepted must not depend on the clocks of two replicas.
 var refreshSession, refreshBoundedSession = define(refreshText("")), define(refreshText(`
       and (old.aal > 1 or old.created_at >= $12 or not exists (
           select from {factors} f where f.user_id = old.user_id and f.verified_at is not null))`))
 
-// refreshText returns the statement with the condition and added to the conditions for a rotation.
+// refreshText returns the text of the statement. The SQL in the parameter and is appended to the conditions under which
+// the token is rotated.
 func refreshText(and string) string {
 	return `
 with old as (

@@ -11,9 +11,9 @@ const ourTables = `array['{users}', '{identities}', '{sessions}', '{one_time_tok
                       '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}',
                       '{webauthn_credentials}', '{spent_challenges}', '{recovery_codes}', '{schema_migrations}']`
 
-// missingRights reads from the system catalogue which rights that migrations and statements need are missing; it
-// creates nothing. A table that does not exist yet needs no right, since the daemon will own it. PostgreSQL ignores a
-// schema on the search path that the role may not use, so such a schema counts as a missing right.
+// missingRights reads from the system catalogue which of the rights that migrations and statements need the daemon's
+// role lacks; it creates nothing. A table that does not exist yet needs no right, since the daemon will own it.
+// PostgreSQL ignores a schema on the search path that the role may not use, so such a schema counts as a missing right.
 var missingRights = define(`
 with path (schema, i) as (
     select case trim(both '"' from name) when '$user' then current_user::text else trim(both '"' from name) end, i

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// timeOrNull returns a time as an SQL argument; the zero time becomes null.
+// timeOrNull returns a time as an SQL argument: null for the zero time.
 func timeOrNull(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -31,7 +31,7 @@ func encodeUUIDs(args []any) []any {
 	return args
 }
 
-// uuidOrNull returns an id as an SQL argument; the zero id becomes null.
+// uuidOrNull returns an id as an SQL argument: null for uuid.Nil.
 func uuidOrNull(u uuid.UUID) any {
 	if u == uuid.Nil {
 		return nil
@@ -39,8 +39,8 @@ func uuidOrNull(u uuid.UUID) any {
 	return pgtype.UUID{Bytes: u, Valid: true}
 }
 
-// valuesOf replaces pointers by the values that they point to, as SQL arguments. A zero time, a zero id and empty bytes
-// become null.
+// valuesOf replaces pointers by the values that they point to, as SQL arguments. Zero times, zero ids and empty bytes
+// are replaced by null.
 func valuesOf(targets []any) []any {
 	for i, t := range targets {
 		switch t := t.(type) {
@@ -65,7 +65,7 @@ func valuesOf(targets []any) []any {
 	return targets
 }
 
-// bytesOrNull returns bytes or JSON as an SQL argument; empty bytes become null.
+// bytesOrNull returns bytes or JSON as an SQL argument: null for empty bytes.
 func bytesOrNull(b []byte) any {
 	if len(b) == 0 {
 		return nil
@@ -73,7 +73,8 @@ func bytesOrNull(b []byte) any {
 	return b
 }
 
-// timeOrInfinity returns an optional time as an SQL argument: nil becomes null, and the zero time becomes -infinity.
+// timeOrInfinity returns an optional time as an SQL argument: null for nil, and -infinity for a pointer to the zero
+// time.
 func timeOrInfinity(t *time.Time) pgtype.Timestamptz {
 	switch {
 	case t == nil:
@@ -84,9 +85,9 @@ func timeOrInfinity(t *time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: *t, Valid: true}
 }
 
-// scanRow reads a row into targets, which are pointers to fields. null becomes the zero value. pgx's own Scan makes a
-// plan for each column of each row, which is half of what GET /user allocates. So scanRow itself decodes values in the
-// usual formats, and leaves only the others to pgx.
+// scanRow reads a row into targets, which are pointers to fields. For a column that is null, the field gets its zero
+// value. pgx's own Scan makes a plan for each column of each row, which is half of what GET /user allocates. So scanRow
+// itself decodes values in the usual formats, and leaves only the others to pgx.
 func scanRow(r pgx.Rows, targets []any) error {
 	fields, values := r.FieldDescriptions(), r.RawValues()
 	if len(targets) != len(values) {
@@ -120,7 +121,7 @@ func rowInto(targets ...any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error { return scanRow(r, targets) }
 }
 
-// utcTime scans a time and converts it to UTC. Infinity becomes the zero time.
+// utcTime scans a time and converts it to UTC. Infinity is scanned as the zero time.
 type utcTime time.Time
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.
@@ -130,7 +131,7 @@ func (a *utcTime) ScanTimestamptz(v pgtype.Timestamptz) error {
 }
 
 // scanUsual decodes a value that has the type and the format in which PostgreSQL sends it to pgx by default. If the
-// value has another type or format, or is malformed, it returns false, and to is left for pgx to scan.
+// value has another type or format, or is malformed, it returns false, and the caller lets pgx scan the value.
 func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	inBinary := format == pgtype.BinaryFormatCode
 	switch to := to.(type) {
@@ -175,7 +176,7 @@ func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	return true
 }
 
-// integer decodes an integer of two or eight bytes, the only sizes in our tables. null becomes 0.
+// integer decodes an integer of two or eight bytes, the only sizes in our tables. The result for null is 0.
 func integer(oid uint32, inBinary bool, v []byte) (int64, bool) {
 	switch {
 	case !inBinary:

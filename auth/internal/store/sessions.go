@@ -49,8 +49,8 @@ type NewSession struct {
 	AAL                int
 	AMR                json.RawMessage
 	NotAfter           time.Time
-	// Place is the MAC of the network from which the user signs in. It becomes a known place of the user; nil: no place
-	// does.
+	// Place, if not nil, is the MAC of the network from which the user signs in. This network becomes a known place of
+	// the user.
 	Place []byte
 }
 
@@ -65,8 +65,8 @@ func (b *Batch) InsertSession(s NewSession) {
 		[]byte(s.AMR), s.Tag, timeOrNull(s.NotAfter), bytesOrNull(s.Place))
 }
 
-// The reasons why sessions end. EndedLogoutTokens is for POST /logout without a scope, which ends only the refresh
-// token: see Session.Readable.
+// The reasons why sessions end. EndedLogoutTokens is for POST /logout without a scope, which invalidates only refresh
+// tokens; GET /user still accepts the access tokens until they expire: see Session.Readable.
 const (
 	EndedLogout          = "logout"
 	EndedLogoutTokens    = "logout_tokens"
@@ -77,7 +77,8 @@ const (
 	EndedPhoneChanged    = "phone_changed"
 	EndedReuse           = "reuse"
 	EndedDeleted         = "deleted"
-	// EndedClaimed: the account, which was unconfirmed, went to the user that has proven to own its address.
+	// EndedClaimed: the session's account was unconfirmed, and went to the user that has proven to own the account's
+	// address.
 	EndedClaimed = "claimed"
 	// EndedByFactor: the session was below aal2 when a second factor was verified in another session.
 	EndedByFactor = "mfa_verified"
@@ -107,15 +108,16 @@ type EndSessions struct {
 }
 
 // lockAndVoid must be executed before each statement that ends several sessions of a user. It locks the user's row and
-// voids the codes that were issued before. It must be a separate statement: a statement that itself waits for the lock
-// does not see sessions that the previous holder of the lock has opened.
+// invalidates the PKCE codes that were issued before the time $2. It must be a separate statement: a statement that
+// itself waits for the lock does not see sessions that the previous holder of the lock has opened.
 var lockAndVoid = define(`
 update {users} set sessions_void_before = greatest(sessions_void_before, $2) where id = $1`)
 
 // issuedCodes is the SQL condition for flows of user $1 whose codes were issued and not exchanged yet.
 const issuedCodes = `user_id = $1 and code_hash is not null and used_at is null`
 
-// endSessions also ends sessions that have lost only their refresh token.
+// endSessions, unless its reason is EndedLogoutTokens, also ends sessions that have lost only their refresh tokens.
+// Afterwards GET /user does not accept their access tokens either.
 var endSessions = define(`
 with codes as (
     delete from {flows} where ` + issuedCodes + ` and $2::uuid is null
@@ -182,8 +184,9 @@ select ` + sessionColumns + `
 from {sessions} s
 where s.id = $1 and s.user_id = $2`)
 
-// Session reads one session of a user; dst gets a Nil ID if the user has no such session. If the caller has locked the
-// user, it sees whether and why the session has ended, except for a concurrent sign-out, which does not lock the user.
+// Session reads one session of a user; dst.ID is uuid.Nil if the user has no such session. If the caller has locked the
+// user, dst shows whether and why the session has ended, except because of a concurrent sign-out that does not lock the
+// user.
 func (b *Batch) Session(dst *Session, user, session uuid.UUID) {
 	b.row("session", dst, sessionTargets(dst), selectSession, session, user)
 }
@@ -201,8 +204,8 @@ func (db *DB) Refreshing(ctx context.Context, session uuid.UUID) (u User, s Sess
 	return u, s, err
 }
 
-// EndedSessionLimit is the reason of sessions that ended because the user has opened more than the permitted number
-// since.
+// EndedSessionLimit is the reason of sessions that were ended because the user had more sessions than permitted, after
+// a new one was opened.
 const EndedSessionLimit = "session_limit"
 
 var enforceSessionLimit = define(`
@@ -214,7 +217,8 @@ where id in (
 var lockRow = define(`
 select from {users} where id = $1 for no key update`)
 
-// EnforceSessionLimit ends all sessions of a user except those refreshed last, of which it keeps the given number.
+// EnforceSessionLimit ends the sessions of a user except the ones that were refreshed last. keep is how many sessions
+// remain.
 func (b *Batch) EnforceSessionLimit(user uuid.UUID, keep int, now time.Time) {
 	b.exec("lock", lockRow, user)
 	b.exec("enforce session limit", enforceSessionLimit, user, keep, now)

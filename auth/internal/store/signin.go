@@ -50,7 +50,7 @@ func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
 }
 
 // selectCredentials returns one row and does the same work whether or not the address is known, so that the time of the
-// answer does not reveal it. A pending sign-up counts only if no address of the user is confirmed.
+// answer does not reveal whether it is. A pending sign-up counts only if no address of the user is confirmed.
 var selectCredentials = define(`
 select ` + userColumns + `,
     (select t.password_hash from {one_time_tokens} t
@@ -113,8 +113,8 @@ select ` + userColumns + `,` + identityColumns + `, bucket.holds,` + factorsOf("
 from bucket left join person u on true left join {identities} i on i.user_id = u.id`)
 
 // OpenSession opens the session in one statement, and returns the user as it is now, with identities and factors. The
-// error is a LimitError if the bucket of tries is empty. It is ErrNotFound if the user was banned or deleted, or the
-// password was changed, meanwhile.
+// error is a LimitError if the bucket Tries is empty. It is ErrNotFound if the user was banned or deleted, or the
+// password was changed, after the caller has read the user.
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
@@ -161,14 +161,15 @@ type FailedPassword struct {
 	Note  Limit
 }
 
-// failPassword writes no audit row, which is not an error, if the bucket Note is empty.
+// failPassword takes a token from the bucket Tries and writes an audit row. If the bucket Note is empty, it writes no
+// audit row, which is not an error.
 var failPassword = define(`
 with ` + takeFrom("$1::bytea", "", bucket{size: "$2", rate: "$3", refill: "$5", now: "$4"}) + `, ` +
 	markPause("$6", "$7", "$4", "from taken") + `, ` + noteIfRoom(8) + `
 select exists (select from taken), ` + roomColumns)
 
 // FailedPassword takes a token from the bucket Tries for a wrong password, and records the try, in one statement. The
-// error is a LimitError if no token was left. In this case the caller must not tell the client that the password was
+// error is a LimitError if the bucket was empty. In this case the caller must not tell the client that the password was
 // wrong.
 func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key,
@@ -189,8 +190,8 @@ with bucket as (
 select from bucket`)
 
 // RefusedPassword records, in one statement, that a user who may not sign in has entered the right password. It takes
-// no token from the bucket Tries. The error is a LimitError if no token was left. In this case the caller must not tell
-// the client that the password was right. A bucket without a key is ignored.
+// no token from the bucket Tries, but returns a LimitError if this bucket is empty. In this case the caller must not
+// tell the client that the password was right. A bucket Tries without a key is ignored.
 func (db *DB) RefusedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{bytesOrNull(f.Tries.Key), f.Tries.Size, f.Tries.rate(), f.Now, f.Note.Key, f.Note.Refill.Seconds()}
 	n, err := db.exec(ctx, "refused password", refusePassword, append(args, f.Audit.args()...)...)

@@ -30,12 +30,12 @@ type SignOut struct {
 	IP      string
 }
 
-// mayEnd is the SQL condition that session $2 of user $1 may still end sessions. It is true for a token without a
-// session.
+// mayEnd is the SQL condition that user $1 may still sign out with an access token of session $2: the session has not
+// ended, or has lost only its refresh tokens. It is true for a token without a session, for which $2 is null.
 const mayEnd = `($2::uuid is null or exists (
     select from {sessions} s where s.id = $2 and s.user_id = $1 and (s.ended_at is null or s.ended_reason = 'logout_tokens')))`
 
-// lockAndVoidBy does the same as lockAndVoid, but nothing if the token's session has ended.
+// lockAndVoidBy does the same as lockAndVoid, but only if the condition mayEnd is true.
 var lockAndVoidBy = define(`
 update {users} set sessions_void_before = greatest(sessions_void_before, $3) where id = $1 and ` + mayEnd)
 

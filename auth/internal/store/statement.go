@@ -12,7 +12,8 @@ import (
 // statement identifies an SQL statement of this package: it is an index into statements and into DB.sql.
 type statement int
 
-// statements are the texts of all SQL statements of this package, with the names of tables in braces.
+// statements are the texts of all SQL statements of this package. In them, names of tables are in braces, such as
+// {users}.
 var statements []string
 
 // define registers the text of an SQL statement. It is called to initialize package variables. Open replaces the names
@@ -24,7 +25,8 @@ func define(sql string) statement {
 
 var parameter = regexp.MustCompile(`\$\d+`)
 
-// numberFrom renumbers the parameters in a part of a statement, so that $1 becomes the parameter with number first.
+// numberFrom renumbers the SQL parameters in part, a part of a statement: $1 is replaced by the parameter whose number
+// is first, $2 by the next one, and so on.
 func numberFrom(first int, part string) string {
 	return parameter.ReplaceAllStringFunc(part, func(p string) string {
 		n, _ := strconv.Atoi(p[1:]) // the expression matches only digits

@@ -1,10 +1,10 @@
 // Package store has all SQL statements of the auth daemon, one file for each subject, and applies the migrations of the
 // schema.
 //
-// It reads and writes rows, and does not know what they mean: it has no rules, no refusals and no HTTP. The callers
-// pass every time that is stored; a zero time becomes null. Types of pgx do not appear in its API. It takes no lock
-// that is held longer than a transaction, sets no session variables and does not use LISTEN, so it works behind
-// PgBouncer.
+// It reads and writes rows and does not interpret them: business rules, refusals and HTTP are left to its callers. The
+// callers pass every time that is stored; a zero time is stored as null. Types of pgx do not appear in its API. It
+// takes no lock that is held longer than a transaction, sets no session variables and does not use LISTEN, so it works
+// behind PgBouncer.
 package store
 
 import (
@@ -29,16 +29,16 @@ import (
 
 // Settings are the settings of the tables' names and of the pool of connections.
 type Settings struct {
-	// Put before every table's name, literally: `auth_` gives `auth_users`. Another value is
-	// another, empty set of tables.
+	// Prefix of every table's name, used as it is: `auth_` gives `auth_users`. With another prefix the daemon uses
+	// another, at first empty, set of tables.
 	Namespace string `env:"AUTH_DB_NAMESPACE" restart:"true"`
-	// Most connections; 0: what the server has free at start, less 5.
+	// Maximum number of connections; 0: as many as the server has free when the daemon starts, less 5.
 	MaxConns int `env:"AUTH_DB_MAX_POOL_SIZE" envDefault:"0" min:"0" restart:"true"`
 	// Age at which a connection is closed; 0: never.
 	MaxConnLifetime time.Duration `env:"AUTH_DB_CONN_MAX_LIFETIME" envDefault:"0s" min:"0s" restart:"true"`
-	// Time without use after which a connection is closed, except for 4 for each core; 0: 10s.
+	// Idle time after which a connection is closed; 4 connections for each core stay open. 0: 10s.
 	MaxConnIdleTime time.Duration `env:"AUTH_DB_CONN_MAX_IDLE_TIME" envDefault:"0s" min:"0s" restart:"true"`
-	// How often connections are checked for their age and their time without use; 0: 5s.
+	// How often connections are checked for their age and their idle time; 0: 5s.
 	HealthCheckPeriod time.Duration `env:"AUTH_DB_HEALTH_CHECK_PERIOD" envDefault:"0s" min:"0s" restart:"true"`
 }
 
@@ -53,7 +53,7 @@ type Options struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Tracer makes a span for each statement; nil: none.
 	Tracer trace.Tracer
-	// Log receives what no caller gets as an error; nil: it is not logged.
+	// Log receives problems that no caller gets as an error; nil: they are not logged.
 	Log *slog.Logger
 }
 
@@ -68,7 +68,7 @@ type DB struct {
 	// that has never happened.
 	fullUntil atomic.Pointer[time.Time]
 	unnamed   auditGate
-	// poolerLogged makes ErrPooler be logged only once.
+	// poolerLogged ensures that ErrPooler is logged only once.
 	poolerLogged sync.Once
 }
 
@@ -114,7 +114,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(o.Name, "auth")
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// this cache is not used in this mode, and needs 27 KB for each connection
+		// pgx does not use its cache of descriptions in this mode, and the cache needs 27 KB for each connection.
 		config.ConnConfig.DescriptionCacheCapacity = 0
 	}
 	db := &DB{names: names{ns: o.Namespace}, fill: filler(o.Namespace),

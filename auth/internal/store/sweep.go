@@ -14,16 +14,17 @@ import (
 // Sweep says which rows have expired and are to be deleted. Rows whose time limit is zero are kept.
 type Sweep struct {
 	Now time.Time
-	// Tokens, flows, states, spent ID tokens and limits are deleted if they expired before Now, messages if they were
-	// sent, or failed or expired for good, before Messages, audit rows if they were written before Audit.
+	// Tokens, flows, states, spent ID tokens and limits are deleted if they expired before Now. Messages are deleted if
+	// they were sent, or failed or expired for good, before Messages. Audit rows are deleted if they were written
+	// before Audit.
 	Messages, Audit time.Time
 	// Challenges are deleted if they expired before the time Challenges, unverified factors if they were enrolled
 	// before Factors.
 	Challenges, Factors time.Time
 	// Known places are deleted if the last sign-in from them was before Places.
 	Places time.Time
-	// Sessions are deleted if they ended, or reached their not_after, before EndedBefore, were created before
-	// CreatedBefore, or were last refreshed before ActiveBefore.
+	// Sessions are deleted if they ended or reached their not_after before EndedBefore, if they were created before
+	// CreatedBefore, or if they were last refreshed before ActiveBefore.
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
 	// Anonymous users are deleted if they were last active before Anonymous. They are kept if they were created before
 	// AnonymousSince, or have a confirmed address, a password, an identity at a provider or a verified factor.

@@ -17,8 +17,9 @@ type Move struct {
 	// tables with the same names.
 	Source, Mark string
 	Closed       bool
-	// Floor is the id of the source's transaction from which on the next pass looks for changes. PassFloor is the floor
-	// of a pass that was begun and not completed. nil: none.
+	// Floor is the id of a transaction of the source: the next pass of the takeover looks for changes by this and later
+	// transactions. PassFloor is the Floor that will be stored when the present pass, which was begun and not
+	// completed, is completed. Each is nil if there is none.
 	Floor, PassFloor *int64
 	Steps            json.RawMessage
 	StartedAt        time.Time
@@ -196,7 +197,8 @@ var carriedRows = [...]string{
 	"id, user_id from {webauthn_credentials} where factor_id is null",
 }
 
-// forCarried defines a statement for each CarriedTable. first ends with the word from, which the table's rows follow.
+// forCarried defines a statement for each CarriedTable. Its text is the parameter first, then the table's rows under
+// the name r (id, owner), then the parameter rest. So first must end with the word "from".
 func forCarried(first, rest string) (list [len(carriedRows)]statement) {
 	for i, rows := range carriedRows {
 		list[i] = define(first + " (select " + rows + ") r (id, owner)" + rest)
@@ -206,7 +208,7 @@ func forCarried(first, rest string) (list [len(carriedRows)]statement) {
 
 var selectCarriedIDs = forCarried(`select id, owner from`, ` order by id`)
 
-// CarriedIDs calls each with the id and the user's id of all rows of a table, ordered by id.
+// CarriedIDs calls the function each with the id and the user's id of every row of a table, ordered by id.
 func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, user uuid.UUID) error) error {
 	return db.readOnly(ctx, selectCarriedIDs[table], func(r pgx.Rows) error {
 		var id, user uuid.UUID
@@ -269,8 +271,8 @@ func (c *Carrier) Delete(ctx context.Context, table CarriedTable, ids []uuid.UUI
 var blankUsers = define(`
 update {users} set email = '', phone = '' where id = any($1) and (email <> '' or phone <> '')`)
 
-// BlankUsers removes the addresses of users, since they may belong to other users now. The users get addresses again
-// when they are written.
+// BlankUsers removes the email addresses and phone numbers of users, since these may belong to other users of the
+// source now. The users get addresses again when they are written.
 func (c *Carrier) BlankUsers(ctx context.Context, ids []uuid.UUID) error {
 	return c.t.run(ctx, blankUsers, ids)
 }
@@ -351,8 +353,9 @@ select ` + carriedFactorColumns + ` from {factors} f where f.user_id = any($1) o
 var selectCarriedCredentials = define(`
 select ` + credentialColumns + ` from {webauthn_credentials} c where c.user_id = any($1)`)
 
-// CarriedFactors reads the factors of users by the factors' ids, and the credentials of passkeys and security keys by
-// the credentials' ids. The credential of a security key has the same id as its factor.
+// CarriedFactors reads the factors, passkeys and security keys of users. In the results, factors has a user's factors
+// by the factor's id, and credentials has passkeys and security keys by the credential's id. The credential of a
+// security key has the same id as its factor.
 func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (factors map[uuid.UUID]CarriedFactor,
 	credentials map[uuid.UUID]*Credential, err error) {
 	var list []Credential
@@ -372,8 +375,8 @@ func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (factors ma
 	return factors, credentials, err
 }
 
-// CarriedSession is a session that a takeover copies. The session's refresh token of the former service counts as the
-// session's first refresh token.
+// CarriedSession is a session that a takeover copies. The refresh token that the former service has issued for it
+// counts as the session's first refresh token.
 type CarriedSession struct {
 	Session
 	SecretHash [32]byte

@@ -32,7 +32,8 @@ func (db *DB) Location(ctx context.Context) (p Location, err error) {
 type ForeignKey struct {
 	// Table is the application's table, Target is our table without the namespace. Both are without quotes.
 	Table, Target string
-	// The names are quoted for SQL. Definition is the result of pg_get_constraintdef, without the name of the Target.
+	// QuotedTable and Name are quoted for SQL. Definition is the result of pg_get_constraintdef, without the name of
+	// the Target.
 	QuotedTable, Name, Definition string
 }
 

@@ -18,7 +18,8 @@ type staging struct {
 	create, insert statement
 }
 
-// stage returns the staging of a table. columns is a list such as userColumns; rest is the parameter of inserting.
+// stage returns the staging of a table. columns is a list such as userColumns. rest is the end of the statement that
+// inserts the rows into our table (see inserting).
 func stage(table, columns, rest string) staging {
 	names := namesOf(columns)
 	create := define("create temporary table carried_" + table + " on commit drop as select " +
@@ -26,9 +27,9 @@ func stage(table, columns, rest string) staging {
 	return staging{table: table, columns: names, create: create}.inserting(rest)
 }
 
-// inserting returns a staging whose insert statement inserts the rows c of the temporary table and ends with rest. In
-// rest, {replace} stands for the assignments that replace an existing row. If there is a column factor_id, rest must
-// join our table factors as f, so that the id of a factor that was not copied becomes null.
+// inserting returns a staging whose insert statement inserts the rows of the temporary table, which has the alias c,
+// and ends with rest. In rest, {replace} stands for the assignments that replace an existing row. If there is a column
+// factor_id, rest must join our table factors as f, so that factor_id is set to null if the factor was not copied.
 func (s staging) inserting(rest string) staging {
 	replace := make([]string, len(s.columns)-1)
 	for i, name := range s.columns[1:] {
@@ -46,7 +47,8 @@ const ofUsers = ` join {users} u on u.id = c.user_id
 on conflict do nothing`
 
 var (
-	// freshUsers is for new users only, which is faster.
+	// freshUsers is the staging for users who are all new. It is faster than carriedUsers, since it replaces no
+	// existing rows.
 	freshUsers = stage("users", userColumns, `
 on conflict do nothing
 returning true, id`)
@@ -99,7 +101,7 @@ delete from {users} u using taken t where u.id = t.id`)
 var deletePendingTokens = define(`
 delete from {one_time_tokens} t using carried_users c where t.user_id = c.id and t.link_hash is null`)
 
-// copyRows creates the temporary table of a staging and copies a list into it.
+// copyRows creates the temporary table of the staging into, and copies a list into the table.
 func copyRows[T any](ctx context.Context, c *Carrier, into staging, list []T, targets func(*T) []any) error {
 	if err := c.t.run(ctx, into.create); err != nil {
 		return err
@@ -121,8 +123,8 @@ func carry[T any](ctx context.Context, c *Carrier, by staging, list []T, targets
 }
 
 // Users writes users and their pending sign-ups. added is how many of them are new. removed is how many were removed
-// because another user has the address; these are left for the next run. fresh must be true only if none of the users
-// exists.
+// because another user has the address; the next run tries to write them again. If fresh is true, none of the users may
+// exist already.
 func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (added, removed int64, err error) {
 	into := carriedUsers
 	if fresh {
@@ -171,13 +173,14 @@ func (c *Carrier) tokens(ctx context.Context, list []NewToken) error {
 	})
 }
 
-// Identities writes identities, whose users must exist. The caller has deleted those that have changed.
+// Identities writes identities, whose users must exist. Before, the caller must delete the stored identities that have
+// changed in the source.
 func (c *Carrier) Identities(ctx context.Context, list []Identity) error {
 	return carry(ctx, c, carriedIdentities, list, identityTargets)
 }
 
-// Factors writes factors with their credentials. Their users must exist. The caller has deleted those that have
-// changed.
+// Factors writes factors with their credentials. Their users must exist. Before, the caller must delete the stored
+// factors that have changed in the source.
 func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) error {
 	if err := carry(ctx, c, carriedFactors, list, carriedFactorTargets); err != nil {
 		return err
@@ -191,7 +194,8 @@ func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) error {
 	return c.Credentials(ctx, credentials)
 }
 
-// Credentials writes credentials, whose users and factors must exist. The caller has deleted those that have changed.
+// Credentials writes credentials, whose users and factors must exist. Before, the caller must delete the stored
+// credentials that have changed in the source.
 func (c *Carrier) Credentials(ctx context.Context, list []Credential) error {
 	return carry(ctx, c, carriedCredentials, list, credentialTargets)
 }
@@ -199,8 +203,8 @@ func (c *Carrier) Credentials(ctx context.Context, list []Credential) error {
 var deleteCarriedFormer = define(`
 delete from {former_tokens} t using carried_sessions c where t.session_id = c.id`)
 
-// Sessions writes sessions, whose users must exist, and the MACs of their refresh tokens. fresh must be true only if
-// none of the sessions exists.
+// Sessions writes sessions, whose users must exist, and the MACs of their refresh tokens. If fresh is true, none of the
+// sessions may exist already.
 func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh bool) error {
 	err := carry(ctx, c, carriedSessions, list, func(s *CarriedSession) []any {
 		hash := s.SecretHash[:]

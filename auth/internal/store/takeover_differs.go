@@ -19,7 +19,7 @@ func (u *User) Differs(carried *User, clock time.Time) string {
 	return differs(userColumns, userTargets(u), userTargets(carried), clock)
 }
 
-// Differs does the same as User.Differs for an identity of the user carried.
+// Differs does the same as User.Differs for an identity of the source. carried is the identity's user in our tables.
 func (i *Identity) Differs(carried *User, clock time.Time) string {
 	if carried == nil {
 		return "user_id"
@@ -57,7 +57,8 @@ func (s *CarriedSession) Differs(carried *CarriedSession) string {
 	return differs("user_id, secret_hash, token_mac, amr, aal", of(s), of(carried), time.Time{})
 }
 
-// differs returns the name of the first column whose values in want and have differ.
+// differs returns the name of the first column whose values in the lists want and have are different, or "" if there is
+// none.
 func differs(columns string, want, have []any, clock time.Time) string {
 	for i, name := range namesOf(columns) {
 		var same bool

@@ -35,7 +35,8 @@ type Token struct {
 	Address string
 	// Flow is the PKCE flow that the token's link continues; Nil if there is none.
 	Flow uuid.UUID
-	// Identity is the identity because of whose sign-in the address must be confirmed; Nil if there is none.
+	// Identity is the identity at an external provider with which the user has signed in, so that the address must be
+	// confirmed; Nil if there is none.
 	Identity uuid.UUID
 	// PasswordHash and UserMetadata are those of a pending sign-up, which the token confirms; "" and nil if there are
 	// none.
@@ -50,8 +51,8 @@ type Token struct {
 // NewToken is a token to be stored, with the hashes by which it is found.
 type NewToken struct {
 	Token
-	// LinkHash is the SHA-256 of the link's secret, OTPMAC the MAC of kind, address and digits. A token without a link
-	// or without digits has nil.
+	// LinkHash is the SHA-256 of the link's secret; nil if the token has no link. OTPMAC is the MAC of kind, address
+	// and digits; nil if the token has no digits.
 	LinkHash, OTPMAC []byte
 	// Keep is how many older tokens of the same user, kind and place are kept: 4 for sign-ups, otherwise 0.
 	Keep int
@@ -91,8 +92,8 @@ select $1, (select id from {users} where id = $2 and deleted_at is null), $3, $4
 where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 
 // InsertToken adds a token and deletes older tokens of the same kind and place. If the user does not exist or was
-// deleted, it does nothing, but with the same work, so that the time of an answer does not reveal whether an address is
-// known.
+// deleted, it changes nothing, but does the same work, so that the time of an answer does not reveal whether an address
+// is known.
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash),
 		bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
@@ -107,8 +108,8 @@ with person as materialized (
 update {one_time_tokens} t set contested = true
 from person p where t.user_id = p.id and t.address = $2 and ` + isSignUp)
 
-// ContestSignUps marks the pending sign-ups of a user for an address as contested. If the user does not exist, it does
-// nothing, but with the same work.
+// ContestSignUps marks the pending sign-ups of a user for an address as contested. If the user does not exist, it
+// changes nothing, but does the same work.
 func (b *Batch) ContestSignUps(user uuid.UUID, address string) {
 	b.exec("contest sign-ups", contestSignUps, user, address)
 }
@@ -149,19 +150,19 @@ type Digits struct {
 	Kinds        []Kind
 	MACs         [][]byte
 	Now          time.Time
-	// MaxMisses is how many wrong tries invalidate the digits of a token, but not its link; 0: no number of tries does.
+	// MaxMisses is how many wrong tries invalidate the digits of a token, but not its link; 0: there is no limit.
 	MaxMisses int
-	// Tries is the bucket that counts wrong digits for the address. Place has a bucket that counts wrong digits from a
-	// known place of the owner instead. If Tries has no key, wrong digits are not counted.
+	// Tries is the bucket that counts wrong digits for the address. Wrong digits from a known place of the owner are
+	// counted by the bucket in Place instead. If Tries has no key, wrong digits are not counted.
 	Tries Limit
 	Place Place
 }
 
-// takeTry returns the common table expressions that take a token from a bucket before digits are compared. So guesses
-// for one address are executed one after the other. The table expression known says whether the place is a known one;
-// guess has a row if the bucket held a token. If the guess is right, the caller gives the token back. The parameters
-// from number first on are key, size, rate and refill of the bucket Tries, the place's MAC, Since, and the key of the
-// place's bucket.
+// takeTry returns three common table expressions, which take a token from a bucket before digits are compared. So
+// guesses for one address are executed one after the other. The column known.here says whether the place of the request
+// is known. The table expression guess has a row if the bucket held a token. If the guess is right, the caller returns
+// the token to the bucket. The SQL parameters begin with number first: key, size, rate and refill of the bucket Tries,
+// the place's MAC, Since, and the key of the place's bucket.
 func takeTry(known, now string, first int) string {
 	number := func(i int) string { return fmt.Sprintf("$%d", first+i) }
 	key, place := number(0)+"::bytea", number(6)+"::bytea"
@@ -204,7 +205,7 @@ func spendOrMiss(maxMisses string) string {
 select ` + guessColumns + ` from known left join hit t on true`
 }
 
-// redeemDigits locks the user before the tokens, the order of all statements.
+// redeemDigits locks the user before the tokens, as all statements do to avoid deadlocks.
 var redeemDigits = define(`
 with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as materialized (
     select t.* from {users} u join {one_time_tokens} t on u.id = t.user_id
@@ -217,10 +218,10 @@ with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as mat
     order by array_position($3, kind), created_at desc limit 1
 ), ` + spendOrMiss("$6"))
 
-// RedeemDigits locks the user and deletes the token that the digits belong to. If several match, the order of
-// Digits.Kinds decides. The Limit is the bucket from which a token was taken for the try; the caller gives it back if a
-// token was found. The error is ErrNotFound if no token matches; the miss is counted if the transaction is committed.
-// It is a LimitError if the bucket was empty, and then nothing was compared.
+// RedeemDigits locks the user and deletes the token that the digits belong to. If several tokens match, the order of
+// Digits.Kinds decides. The Limit is the bucket from which a token was taken for the try; if the digits were right, the
+// caller puts it back. The error is ErrNotFound if no token matches; the miss is counted if the transaction is
+// committed. It is a LimitError if the bucket was empty, and then nothing was compared.
 func (t *Tx) RedeemDigits(ctx context.Context, d Digits) (Token, Limit, error) {
 	args := []any{d.Aud, d.Address, kindArray(d.Kinds), d.MACs, d.Now, d.MaxMisses}
 	return t.guess(ctx, redeemDigits, d.Tries, d.Place, append(args, takeTryArgs(d.Tries, d.Place)...))
@@ -323,8 +324,8 @@ func (t *Tx) RedeemNonce(ctx context.Context, n Nonce) (Token, Limit, error) {
 	return t.guess(ctx, redeemNonce, n.Tries, n.Place, append(args, takeTryArgs(n.Tries, n.Place)...))
 }
 
-// Pending is what waits until an address is proven: the user, the newest token sent to it, and the token's flow. A
-// token of a sign-up with a password, metadata or an identity is preferred to newer tokens.
+// Pending has what can go on only after an address is proven: the user, the newest token sent to the address, and the
+// token's flow. A token of a sign-up with a password, metadata or an identity is preferred to newer tokens.
 type Pending struct {
 	User  User  // without identities; its ID is Nil if no user has the address or changes to it
 	Token Token // its ID is Nil if there is none
@@ -335,9 +336,9 @@ type Pending struct {
 }
 
 // selectPending first looks for a user that has the address, if the address is confirmed or the user has a token of one
-// of the kinds. Then it looks for a user that is changing to the address, by the token that was sent there. Last it
-// looks for an unconfirmed account with the address, which does not block another user's change. Expired tokens count
-// until they are deleted by Sweep.
+// of the kinds. Then it looks for a user that is changing to the address, by the token that was sent to the new
+// address. Last it looks for an unconfirmed account with the address, since such an account does not keep another user
+// from changing to the address. Expired tokens count until they are deleted by Sweep.
 var selectPending = define(`
 select ` + userColumns + `,
     ` + tokenColumns + `,` + flowColumns + `
@@ -359,7 +360,7 @@ where u.deleted_at is null and u.id = coalesce(
     (select id from {users} where aud = $1 and email = $2 and email <> ''),
     (select id from {users} where aud = $1 and phone = $2 and phone <> ''))`)
 
-// Pending reads what waits until an address is proven, considering tokens of the given kinds.
+// Pending reads the user, token and flow that need a proof of an address. It considers only tokens of the given kinds.
 func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
 	targets := slices.Concat(userTargets(&dst.User), tokenTargets(&dst.Token), flowTargets(&dst.Flow))
 	b.row("pending", dst, targets, selectPending, aud, address, kindArray(kinds), bytesOrNull(dst.Place))

@@ -35,7 +35,7 @@ func (t tracer) end(ctx context.Context, err error) {
 }
 
 // spanKey is the key of a context value that marks contexts in which this package has begun a span. pgx may report the
-// end of a statement with the caller's context, in which the present span is another one.
+// end of a statement with the caller's context instead, whose span belongs to the caller and must not be ended here.
 type spanKey struct{}
 
 func isRecording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }

@@ -41,7 +41,8 @@ where u.aud = $1
 
 var selectUsersNewest, selectUsersOldest = define(selectUsers("<", "desc")), define(selectUsers(">", "asc"))
 
-// selectUsers returns the statement for a page of users that come after the cursor in the given order.
+// selectUsers returns the statement for a page of users after the cursor. order is asc or desc. behind is the operator,
+// > or <, that compares a user with the cursor in this order.
 func selectUsers(behind, order string) string {
 	return `
 select ` + userColumns + `

@@ -32,8 +32,8 @@ type User struct {
 	// NewEmail and NewPhone are the new addresses of changes that are pending until the user has proven them.
 	NewEmail, NewPhone                 string
 	CurrentEmailProven, NewEmailProven bool
-	// EmailUnproven and PhoneUnproven are true if the address counts as confirmed only because of a setting, and the
-	// user has not proven it.
+	// EmailUnproven and PhoneUnproven are true if the email address or phone number counts as confirmed only because of
+	// a setting (autoconfirm), without a proof by the user.
 	EmailUnproven, PhoneUnproven bool
 
 	// Identities and Factors are sorted by age, the oldest first. Only methods whose comment says so read them.
@@ -60,9 +60,9 @@ func userTargets(u *User) []any {
 }
 
 // userInto returns a function that reads a user with identities and factors. The query must return a row for each
-// identity, and repeat the other columns in each row: those of the user, the identity and, if session is not nil, the
-// session, then further ones, then the factors. The compiler inlines userInto, so that GET /user and a refresh do not
-// allocate the function.
+// identity, and repeat the other columns in each row. The order of the columns is: the user, the identity, the targets
+// in session if it is not nil, the targets in further, and the factors. The compiler inlines userInto, so that GET
+// /user and a refresh do not allocate the function.
 func userInto(u *User, session []any, further ...any) func(pgx.Rows) error {
 	return newUserReader(u, session, further).read
 }
@@ -142,7 +142,7 @@ for no key update of u`)
 // LockUser reads a user with identities and locks the user's row, so that no other transaction changes the user until
 // this one ends. It is the first step of every change that depends on the user's present state. The error is
 // ErrNotFound if there is no such user. It does not read factors: a statement that has waited for the lock sees the
-// rows of other tables as they were before, so they must be read by a later statement.
+// rows of other tables as they were before the wait, so the factors must be read by a later statement.
 func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
@@ -152,14 +152,16 @@ func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	return u, orNotFound(t.db.wrapError("lock user", err), u)
 }
 
-// requirePending sets aud to null if a condition is not met. That violates a constraint, which undoes the Batch.
+// requirePending sets aud to null unless the user meets all conditions of RequirePending. The null violates a
+// constraint of the table, which undoes the Batch.
 var requirePending = define(`
 update {users} set aud = case when $2 in (email, phone) and email_confirmed_at is null and phone_confirmed_at is null
     and password_hash = '' and (banned_until is null or banned_until <= $3) then aud end
 where id = $1`)
 
-// RequirePending locks a user and checks that the user has the address, no confirmed address and no password. If the
-// user was confirmed or banned meanwhile, Send returns ErrUserGone and the whole Batch is undone.
+// RequirePending locks a user and checks that the user has the address, no confirmed address and no password. If this
+// is not so, for example because the user was confirmed or banned since the caller has read the user, Send returns
+// ErrUserGone and the whole Batch is undone.
 func (b *Batch) RequirePending(user uuid.UUID, address string, now time.Time) {
 	b.exec("require a pending user", requirePending, user, address, now)
 }
@@ -183,7 +185,8 @@ func (b *Batch) UserByPhone(dst *User, aud, phone string) {
 	b.row("user by phone", dst, userRowTargets(dst), selectUserByPhone, aud, phone)
 }
 
-// selectAccount also finds users by an identity of a provider that has the address. Such a user is preferred.
+// selectAccount also finds a user by an identity at an external provider that has the address. A user found by an
+// identity is preferred.
 var selectAccount = define(`
 select ` + userRow + `
 from {users} u

@@ -36,7 +36,9 @@ type UserPatch struct {
 	NewEmail, NewPhone                 *string
 	CurrentEmailProven, NewEmailProven *bool
 	IsAnonymous                        *bool
-	// EmailUnproven and PhoneUnproven, if nil, become false if the patch confirms or removes the address.
+	// EmailUnproven and PhoneUnproven set the columns that say that the email address or phone number counts as
+	// confirmed only because of a setting (autoconfirm), without a proof by the user. If nil, the column is set to
+	// false if the patch confirms or removes the address or number, and is unchanged otherwise.
 	EmailUnproven, PhoneUnproven *bool
 
 	EmailConfirmedAt, PhoneConfirmedAt   *time.Time
@@ -61,7 +63,7 @@ type MetadataPatch struct {
 	Replace bool
 }
 
-// Apply returns the object that the patch makes of old.
+// Apply returns the JSON object old with the patch applied.
 func (p MetadataPatch) Apply(old json.RawMessage) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	if !p.Replace && len(old) > 0 {
@@ -99,7 +101,8 @@ func ParseMetadataPatch(text json.RawMessage) (MetadataPatch, error) {
 	return p, nil
 }
 
-// updateUser gets -infinity for a time that becomes null, since null means that the time is not changed.
+// updateUser sets the column of a time to null if the parameter is -infinity. A parameter that is null leaves its
+// column unchanged.
 var updateUser = define(`
 update {users} u set
     updated_at = $2,
@@ -184,15 +187,15 @@ func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
 var deleteUser = define(`
 delete from {users} where id = $1`)
 
-// DeleteUser deletes a user and all rows that refer to the user. Audit rows are kept. Messages must be cancelled with
-// CancelMessages.
+// DeleteUser deletes a user and all rows that refer to the user. Audit rows are kept. The caller must also call
+// CancelMessages, so that the user's pending messages are not sent.
 func (b *Batch) DeleteUser(id uuid.UUID) { b.exec("delete user", deleteUser, id) }
 
 // EraseUser describes how to erase a user: to delete all personal data but keep the id.
 type EraseUser struct {
 	ID  uuid.UUID
 	Now time.Time
-	// Email and Phone replace the addresses. An address that is empty stays empty.
+	// Email and Phone replace the user's email address and phone number. If the user has none, none is set.
 	Email, Phone string
 }
 

@@ -11,7 +11,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// abandon deletes all rows of the tables of an open takeover. It does not need the source.
+// abandon deletes an open takeover and all rows of the tables into which it copies. It does not need a connection to
+// the source.
 func (r *run) abandon(ctx context.Context) error {
 	f := &findings{r: r}
 	n, err := r.DB.Pending(ctx)

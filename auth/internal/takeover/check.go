@@ -282,11 +282,11 @@ func (f *findings) moves(ctx context.Context) error {
 }
 
 // maxAge is how many transactions of the source may have begun since the transaction whose id is the floor of the next
-// pass. Transaction ids repeat after twice as many.
+// pass. PostgreSQL can tell the older of two transaction ids only over about twice this distance (2^31).
 const maxAge = 1_000_000_000
 
-// mark refuses the run if the transaction id stored as the floor of the next pass is not valid in the source. next is
-// the source's next transaction id.
+// mark refuses the run if the source's tables are not those of the first run, or if the transaction id that is stored
+// as the floor of the next pass is not valid in the source. next is the source's next transaction id.
 func (f *findings) mark(next former.Floor) {
 	m := &f.r.move
 	floor := m.Floor
@@ -298,8 +298,8 @@ func (f *findings) mark(next former.Floor) {
 	}
 }
 
-// kinds refuses runs in a mode that the source does not allow: its tables must show which rows have changed, and for
-// the last run it must not be a replica.
+// kinds refuses a run whose mode the source does not allow. A run with -ahead, and every run after the first pass,
+// needs ordinary tables, which show which rows have changed. The last run needs a source that is not a replica.
 func (f *findings) kinds() {
 	c := &f.r.Source.Catalog
 	if names := c.NotHeaps(); len(names) > 0 && (f.r.Mode == Ahead || f.r.move.Floor != nil) {
@@ -406,8 +406,8 @@ func joinIDs(list []uuid.UUID) string {
 	return strings.Trim(fmt.Sprint(list), "[]")
 }
 
-// namesakes returns the groups of users whose addresses in a column are equal after fold. The source's query only
-// preselects users, since PostgreSQL's lower case depends on the database's collation.
+// namesakes returns the groups of users who have the same address in a column after the function fold was applied to
+// it. The source's query only preselects users, since PostgreSQL's lower case depends on the database's collation.
 func (r *run) namesakes(ctx context.Context, column string, fold func(string) string) (groups [][]uuid.UUID,
 	err error) {
 	type key struct{ aud, address string }

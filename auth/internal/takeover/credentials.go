@@ -74,8 +74,8 @@ func (k *securityKeys) add(f *former.Factor) string {
 // sameCredential is the reason for leaving out a credential that has the same id as another one.
 const sameCredential = "same credential"
 
-// credentials refuses the run if security keys or passkeys cannot be read. It warns of settings that are missing for
-// using the others.
+// credentials refuses the run if security keys or passkeys cannot be read. For those that can be read it warns of
+// settings that are missing for using them.
 func (f *findings) credentials(ctx context.Context, keys *securityKeys) error {
 	r := f.r
 	var passkeys int

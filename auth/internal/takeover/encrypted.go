@@ -19,15 +19,17 @@ import (
 // sealedBy counts the values that are encrypted under one key, by kind.
 type sealedBy struct{ passwords, factors, sessions int64 }
 
-// opener decrypts columns of the source. It collects the columns that cannot be decrypted, by the ids of their keys:
-// missing are those whose key is not configured, failed those that the key does not decrypt.
+// opener decrypts columns of the source, and collects what it cannot decrypt. missing counts, by the id of a key that
+// is not configured, the columns that need this key. failed has, by the id of a key, the columns that this key does not
+// decrypt.
 type opener struct {
 	keys    former.Keys
 	missing map[string]*sealedBy
 	failed  map[string]*broken
 }
 
-// broken is the first column that a key does not decrypt, and how many others there are.
+// broken describes the columns that a key does not decrypt: what names the first one, and n is how many others there
+// are.
 type broken struct {
 	what string
 	n    int64
@@ -37,8 +39,9 @@ func newOpener(keys former.Keys) *opener {
 	return &opener{keys: keys, missing: map[string]*sealedBy{}, failed: map[string]*broken{}}
 }
 
-// open decrypts a column, or returns it as it is if it is not encrypted. If its key is missing, add is called to count
-// it. If decrypting fails, format with the row's id names the column.
+// open decrypts a column, or returns it as it is if it is not encrypted. If its key is not configured, the function add
+// is called to count the column. If the key does not decrypt it, the column is recorded under the name that format
+// gives with the row's id.
 func (o *opener) open(text string, id uuid.UUID, format string, add func(*sealedBy)) (plain string, ok bool) {
 	e, sealed := former.ParseEncrypted(text)
 	if !sealed {
@@ -61,7 +64,7 @@ func (o *opener) open(text string, id uuid.UUID, format string, add func(*sealed
 	return plain, err == nil
 }
 
-// join adds what the opener p has collected.
+// join adds to o what the opener p has collected.
 func (o *opener) join(p *opener) {
 	for key, s := range p.missing {
 		if have := o.missing[key]; have != nil {

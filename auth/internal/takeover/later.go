@@ -46,8 +46,8 @@ type laterRows struct {
 	gone, freed []uuid.UUID // to delete; users to take addresses from, since others may have them
 	changed     []uuid.UUID // rows to write, at most Hooks.Kept
 	overflow    bool        // there are more than Hooks.Kept rows to write
-	// former are users who have lost an identity. They are written again, since an unconfirmed user with no identity at
-	// an external provider becomes pending again.
+	// former are users who have lost an identity. These users are written again: if an unconfirmed user has no identity
+	// at an external provider any more, the user counts as a pending sign-up again.
 	former []uuid.UUID
 }
 
@@ -70,7 +70,8 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Since) error
 	if err != nil {
 		return err
 	}
-	// Deleting a factor has deleted all factors of its user.
+	// For factors, read the ids again: deleting one factor has deleted all factors of its user, and l.changed does not
+	// list the factors to write.
 	if again := l.overflow || t.target == store.CarriedFactors; again {
 		return r.writeMissing(ctx, t, since)
 	}
@@ -110,7 +111,7 @@ func (l *laterRows) sort(p *pair) {
 }
 
 // rewrite writes the users in l.former again. It must be called before their identities are deleted from the target: if
-// the run were interrupted in between, the next run would not find these users.
+// the run were interrupted after the deletion, the next run would not find these users.
 func (l *laterRows) rewrite(ctx context.Context) error {
 	if len(l.former) == 0 {
 		return nil
@@ -120,8 +121,8 @@ func (l *laterRows) rewrite(ctx context.Context) error {
 	return err
 }
 
-// remove deletes the rows in l.gone and removes the addresses of the users in l.freed, if one of the lists has at least
-// least elements.
+// remove deletes the rows in l.gone and removes the addresses of the users in l.freed. It does nothing if both lists
+// have fewer elements than the number least.
 func (l *laterRows) remove(ctx context.Context, least int) error {
 	if len(l.gone) < least && len(l.freed) < least {
 		return nil
@@ -133,9 +134,9 @@ func (l *laterRows) remove(ctx context.Context, least int) error {
 	var refused error
 	err := l.r.carry(ctx, l.t.name, func(ctx context.Context, c *store.Carrier) error {
 		if users && len(l.gone) > 0 {
-			// A running daemon notices that a takeover is open only within a minute. A user who has signed up before
-			// that would look like a user that was deleted from the source. So refuse to delete users if there are more
-			// of them than the takeover has written.
+			// A running daemon may need a minute to notice that a takeover is open. A user who signs up in this minute
+			// would look like a user that was deleted from the source. So refuse to delete users if there are more of
+			// them than the takeover has written.
 			n, err := c.CountUsers(ctx)
 			if err != nil {
 				return err
@@ -215,8 +216,8 @@ func (r *run) writeChanged(ctx context.Context, t table, list []uuid.UUID) error
 	}, func(batch) {})
 }
 
-// links replaces all mailed links in the target. They are few, since links expire soon, and a run that is interrupted
-// starts with them again.
+// links replaces all mailed links in the target. There are few, since links are valid only for a short time (LinkLife).
+// If a run is interrupted, the next one starts with them again.
 func (r *run) links(ctx context.Context) error {
 	r.progress.start("links", r.Source.Catalog.About("one_time_tokens"))
 	r.steps.LinksUntil = time.Time{}
@@ -275,8 +276,8 @@ func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
 	}
 }
 
-// awaitWriters waits until no open transaction can still write to the source. Rows of such a transaction could become
-// visible after the last check without being noticed by it.
+// awaitWriters waits until no open transaction can still write to the source. If such a transaction were committed
+// after the last check, the check would not have seen its rows, and they would be lost.
 func (r *run) awaitWriters(ctx context.Context) error {
 	deadline := time.Now().Add(r.Hooks.LockWait)
 	for {
@@ -298,9 +299,9 @@ func (r *run) awaitWriters(ctx context.Context) error {
 	}
 }
 
-// lastCheck returns an error if the source was written since this run began. It compares two counts of the rows that
-// were written since the transaction r.floor, which may be older than the run, if another application's transaction was
-// open: rows that existed when the run began do not count.
+// lastCheck returns an error if the source was written since this run began. It compares the number and digest of the
+// rows that were written since the transaction r.floor with those at the beginning of the run. The floor may be older
+// than the run, if another application's transaction was open: rows that existed when the run began make no difference.
 func (r *run) lastCheck(ctx context.Context) error {
 	now, err := r.Source.Changed(ctx, r.floor)
 	if err == nil && now != r.before {

@@ -29,7 +29,7 @@ type mapper struct {
 	// begun is when the takeover began, which replaces times that are missing in the source. now is when this run
 	// began.
 	begun, now time.Time
-	// withoutPasswords makes passwords in an unknown form be left out. Otherwise they are an error.
+	// withoutPasswords is true if passwords in an unknown form are left out. Otherwise they are an error.
 	withoutPasswords bool
 	// custom maps the source's names custom:NAME of providers to ours.
 	custom map[string]string
@@ -121,7 +121,7 @@ func invited(u *former.User) bool {
 }
 
 // pending returns the token of a pending sign-up. It is made a microsecond older than the link that the former service
-// has mailed for the sign-up.
+// has mailed for the sign-up, so that the link counts as the user's newer token.
 func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Token {
 	return &store.Token{
 		ID: uuid.New(), User: u.ID, Kind: store.KindSignup, Address: cmp.Or(c.Email, c.Phone), PasswordHash: hash,
@@ -174,9 +174,10 @@ func provenEmail(provider string, data json.RawMessage) string {
 	return address.Fold(email)
 }
 
-// customProviders maps the source's names custom:NAME of providers to the names under which AUTH_EXTERNAL_OIDC_<NAME>_*
-// configures them here. A provider keeps its name if another one would get the same name, or if one of our own
-// providers has it. What an earlier run has decided does not change, even if providers were added since.
+// customProviders maps the source's names custom:NAME of providers to the names that they have in this service, where
+// AUTH_EXTERNAL_OIDC_<NAME>_* configures them. A provider keeps its name if another one would get the same name, or if
+// one of our own providers has it. What an earlier run has decided does not change, even if providers were added to the
+// source since that run.
 func customProviders(names []string, ours map[string]bool, decided map[string]string) map[string]string {
 	short := func(name string) string {
 		return strings.ToLower(strings.NewReplacer("-", "_", ":", "_").Replace(strings.TrimPrefix(name, "custom:")))
@@ -330,8 +331,9 @@ const (
 	leftUsed    = "no longer valid"
 )
 
-// flowMethods has, for each kind of mailed link, the methods of PKCE flows that such a link can continue, as the source
-// names them.
+// flowMethods maps each kind of mailed link to the authentication methods of the PKCE flows that such a link can
+// continue. Kinds and methods are spelled as in the former service's database, the methods as in its column
+// flow_state.authentication_method.
 var flowMethods = map[string][]string{
 	"confirmation_token":         {"email/signup", "magiclink", "invite"},
 	"recovery_token":             {"recovery", "magiclink"},
@@ -339,7 +341,7 @@ var flowMethods = map[string][]string{
 	"email_change_token_new":     {"email_change"},
 }
 
-// link converts a mailed link, and the PKCE flow that the link continues. If the link is not copied, reason is why.
+// link converts a mailed link, and the PKCE flow that the link continues. If the link is not copied, reason says why.
 func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow, reason string, err error) {
 	u := l.User
 	if u == nil || u.Reason != "" || !u.DeletedAt.IsZero() {

@@ -20,8 +20,10 @@ func (s *size) add(bytes int) error {
 	return nil
 }
 
-// next returns how many rows the next batch should request. If the last batch became full by its bytes, that is less
-// than before, since the source sends all requested rows, and those beyond a full batch are discarded.
+// next returns how many rows the next batch should request: twice as many as the last batch has requested, which is the
+// parameter rows, but at most the number in the parameter most. If the last batch reached the limit of bytes, next
+// returns twice the number of rows that the batch then had. A larger request would be useless, since the source sends
+// all requested rows and those beyond a full batch are discarded.
 func (s *size) next(rows, most int) int {
 	if s.bytes >= former.BatchBytes {
 		return min(2*s.rows, most)
@@ -29,7 +31,7 @@ func (s *size) next(rows, most int) int {
 	return min(2*rows, most)
 }
 
-// readAll reads a table from a cursor to its end, and calls pass with each batch.
+// readAll reads a table from a cursor to its end, and calls the function pass with each batch.
 func (r *run) readAll(ctx context.Context, t table, cursor uuid.UUID, pass func(batch) error) error {
 	if t.source == former.Factors {
 		return r.readFactors(ctx, cursor, pass)
@@ -46,7 +48,7 @@ func (r *run) readAll(ctx context.Context, t table, cursor uuid.UUID, pass func(
 	}
 }
 
-// readChanged reads rows by their ids, and calls pass with each batch.
+// readChanged reads rows by their ids, and calls the function pass with each batch.
 func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass func(batch) error) error {
 	for len(list) > 0 {
 		part := list[:min(len(list), r.Hooks.Rows)]
@@ -144,7 +146,7 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 	return b, s, err
 }
 
-// readFactors reads the factors of the users after a cursor, and calls pass with each batch.
+// readFactors reads the factors of the users after a cursor, and calls the function pass with each batch.
 func (r *run) readFactors(ctx context.Context, cursor uuid.UUID, pass func(batch) error) error {
 	for {
 		owners, err := r.Source.FactorOwners(ctx, cursor, r.Hooks.Rows)
@@ -190,7 +192,8 @@ func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err e
 	return b, err
 }
 
-// writing returns a function for batch.write that writes a list, or does nothing if the list is empty.
+// writing returns a function for the field batch.write. It writes list by calling write, or does nothing if the list is
+// empty.
 func writing[T any](list []T, write func(*store.Carrier, context.Context, []T) error) func(
 	context.Context, *store.Carrier) error {
 	return func(ctx context.Context, c *store.Carrier) error {

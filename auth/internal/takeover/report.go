@@ -22,7 +22,7 @@ type result struct {
 	versions     [3]int64
 	pending      tally
 	passwords    tally
-	// since is the state since which a later run has read changes; nil in the first run.
+	// since says from which transaction and time on a later run has read changes; nil in the first run.
 	since                       *former.Since
 	sampleUsers, sampleSessions int
 	// rewritten is how many rows differed when the sides were compared, and were written again.
@@ -340,7 +340,7 @@ func (r *run) dryLater(ctx context.Context) error {
 			return err
 		}
 	}
-	// The last run reads the ids two or three times, and writes as fast as the first run.
+	// Assume that the last run reads the ids three times (it may be two), and writes as fast as the first run.
 	estimate := 3 * time.Since(polled).Seconds()
 	if r.steps.Rows > 0 {
 		estimate += float64(changes.Rows) * r.steps.Seconds / float64(r.steps.Rows)

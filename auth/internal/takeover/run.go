@@ -28,8 +28,8 @@ type run struct {
 
 	move  store.Move
 	steps steps
-	// floor is the id of the oldest transaction that was open in the source when this run began. before is what was
-	// written from the floor until the last run began.
+	// floor is the id of the oldest transaction that was open in the source when this run began. before describes the
+	// rows that were written from this transaction on until the checks of the last run.
 	floor  former.Floor
 	before former.Changes
 	clock  time.Time // the source's clock, read after the floor
@@ -40,7 +40,7 @@ type run struct {
 	duplicates  map[uuid.UUID]bool
 	dropped     map[uuid.UUID]string
 	badSessions map[uuid.UUID]bool
-	// refused is how many passwords are left out.
+	// refused is how many passwords are not copied because this service cannot read their form or cost.
 	refused int64
 
 	result result
@@ -60,7 +60,7 @@ type steps struct {
 	// Rows is how many rows the first pass has read, Seconds how long it took.
 	Rows    int64   `json:"rows"`
 	Seconds float64 `json:"seconds"`
-	// LookedAt is when the pass began whose floor is the takeover's floor. PassAt is when the present pass began.
+	// LookedAt is when the last completed pass began. PassAt is when the present pass began; zero if there is none.
 	LookedAt time.Time `json:"looked_at,omitzero"`
 	PassAt   time.Time `json:"pass_at,omitzero"`
 	// Clock and PassClock are the source's clock at LookedAt and PassAt. They are zero if an older version of the
@@ -137,8 +137,8 @@ func (r *run) finish(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// The last check comes after the comparison, since that takes a while, and transactions may have begun meanwhile.
-	// If the sides differ because the former service still writes, the last check reports this cause.
+	// The last check comes after the comparison: the comparison takes a while, and transactions may have begun during
+	// it. If the sides differ because the former service still writes, the last check reports this cause.
 	if err := r.awaitWriters(ctx); err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (r *run) open(ctx context.Context) error {
 	if err := r.DB.OwnMove(ctx, r.move); err != nil {
 		return err
 	}
-	// The previous owner may have committed another batch meanwhile.
+	// The previous owner may have committed another batch before OwnMove, so read the stored state again.
 	list, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return err
@@ -243,8 +243,8 @@ type batch struct {
 	write  func(context.Context, *store.Carrier) error
 }
 
-// pipe reads and writes batches concurrently: while one is written, the next is read. done is called in the transaction
-// that writes a batch.
+// pipe reads and writes batches concurrently: while one is written, the next is read. It calls the function done in
+// each transaction that writes a batch.
 func (r *run) pipe(ctx context.Context, step string, read func(ctx context.Context, pass func(batch) error) error,
 	done func(batch)) error {
 	next, stop := stream(ctx, 1, read)

@@ -13,9 +13,9 @@ import (
 // idChunk is how many rows with ids a stream passes on together.
 const idChunk = 512
 
-// stream calls read in a goroutine and returns a function next, which returns one row that read has passed on at a
-// time. For efficiency chunk rows are sent between the goroutines together. The caller must call stop, which ends the
-// goroutine.
+// stream calls read in a goroutine. It returns a function next, which returns the rows that read has passed on, one row
+// at each call. For efficiency chunk rows are sent between the goroutines together. The caller must call stop, which
+// ends the goroutine.
 func stream[T any](ctx context.Context, chunk int, read func(context.Context, func(T) error) error) (
 	next func() (v T, ok bool, err error), stop func()) {
 	ctx, cancel := context.WithCancel(ctx)

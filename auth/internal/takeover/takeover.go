@@ -46,10 +46,11 @@ var Kinds = []string{"instances", "duplicates", "passwords", "saml", "web3", "we
 type Settings struct {
 	Audience, Role string // JWT_AUD and JWT_DEFAULT_GROUP_NAME, for users who have none
 	AdminRoles     []string
-	// RelyingParty is true if AUTH_WEBAUTHN_RP_ID is set, SecurityKeys if sessions here can be raised to aal2 with
-	// security keys.
+	// RelyingParty is true if AUTH_WEBAUTHN_RP_ID is set. SecurityKeys is true if sessions of this service can be
+	// raised to aal2 with security keys.
 	RelyingParty, SecurityKeys bool
-	// LinkLife is how long mailed links are valid in the source, OTPLife how long they are valid here.
+	// LinkLife is how long the former service's mailed links are valid, OTPLife how long links of this service are
+	// valid.
 	LinkLife, OTPLife time.Duration
 	// Providers has the built-in providers by name, including email and phone. The value is true if the provider is on.
 	// Free has the operator's custom providers in the same form.

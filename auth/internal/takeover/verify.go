@@ -19,7 +19,8 @@ import (
 // sampleSize is how many users, and how many sessions, are compared column by column.
 const sampleSize = 1000
 
-// tally counts the rows of one kind: There in the source, Carried of these, and Left out by reason.
+// tally counts the rows of one kind: There is how many the source has, Carried how many of these were copied, and Left
+// how many were not copied, by the reason.
 type tally struct {
 	There   int64            `json:"there"`
 	Carried int64            `json:"carried"`
@@ -44,9 +45,10 @@ func (v *reservoir) add(id uuid.UUID) {
 	}
 }
 
-// sameIDs reports whether the source and our table have the same ids, by comparing the numbers and sums of the ids. If
-// so, it also counts the rows. It does not compare, and returns false, if rows of the table are left out because of
-// what the checks before the run have found, since the sums would differ.
+// sameIDs reports whether the source and our table have the same ids. It compares the numbers of rows and sums of
+// hashes of the ids (store.SumOfIDs). If they are equal, it also counts the rows. It does not compare, and returns
+// false, if rows of the table are left out because of what the checks before the run have found, since the sums would
+// differ.
 func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, err error) {
 	dropping := t.source == former.Factors || t.source == former.Passkeys
 	if len(r.duplicates) > 0 || dropping && len(r.dropped) > 0 || t.source == former.Sessions &&
@@ -83,8 +85,8 @@ type comparison struct {
 	users, fresh, sessions reservoir
 }
 
-// compare compares the ids in the source and in our tables, and counts the rows. With verify a difference is an error,
-// and a sample of users and sessions is read and converted again, and compared column by column.
+// compare compares the ids in the source and in our tables, and counts the rows. If verify is true, a difference is an
+// error, and a sample of users and sessions is read and converted again, and compared column by column.
 func (r *run) compare(ctx context.Context, verify bool) error {
 	r.result.tables = map[string]*tally{}
 	half := sampleSize
@@ -132,7 +134,7 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 // source and our table differ, or "" if none does.
 type differing func(t table, id, user uuid.UUID, column string) error
 
-// refuseDifference returns an error if a column differs. It is a differing.
+// refuseDifference returns an error if a column differs. It is a function of the type differing.
 func refuseDifference(t table, id, user uuid.UUID, column string) error {
 	switch {
 	case column == "":
@@ -143,9 +145,9 @@ func refuseDifference(t table, id, user uuid.UUID, column string) error {
 	return fmt.Errorf("user %s: column %s of %s %s differs", user, column, t.one, id)
 }
 
-// compareRows compares users and sessions column by column. It writes a row that differs again, since it may differ
-// only because a time that was in the future when the row was copied has passed meanwhile. If a row still differs, it
-// returns an error.
+// compareRows compares users and sessions column by column. A row that differs is written again and compared again,
+// since it may differ only because a time that was in the future when the row was copied is now in the past. If a row
+// still differs, compareRows returns an error.
 func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) error {
 	again := map[string][]uuid.UUID{}
 	var owners []uuid.UUID

@@ -47,9 +47,9 @@ func (s *Set) SignPayload(dst, payload []byte) ([]byte, error) {
 	return s.signer.signPayload(dst, payload)
 }
 
-// SignService appends to dst a token for a service, which has a role and neither user nor session. It is signed with
-// the shared secret if tokens signed with that are accepted, as installations expect, else with the current key. It has
-// no audience, since only the role matters.
+// SignService appends to dst a token for a service, which has a role and neither user nor session. If tokens that are
+// signed with the shared secret are accepted, it is signed with this secret, as existing installations expect, and
+// otherwise with the current key. It has no audience, since only the role matters.
 func (s *Set) SignService(dst []byte, role, issuer string, issued, expires time.Time) ([]byte, error) {
 	k := s.signer
 	if s.secret != nil {

@@ -200,10 +200,10 @@ type Stored struct {
 }
 
 // StatesAt derives the states of the keys at the time now. Among the keys that are not revoked, the one that began to
-// sign last is current, later keys are next, earlier keys previous. A key whose successor began to sign more than keep
-// ago is left out: every token that it has signed has expired. If no key has begun to sign, which happens after a
-// revocation, the earliest next key is current at once: signing with a key that some caches do not have yet is better
-// than not signing.
+// sign last is current, later keys are next, earlier keys previous. A key is left out if the time since its successor
+// began to sign is longer than keep: every token that it has signed has expired. If no key has begun to sign, which
+// happens after a revocation, the earliest next key is current at once: signing with a key that some caches do not have
+// yet is better than not signing.
 func StatesAt(keys []Stored, now time.Time, keep time.Duration) ([]Entry, error) {
 	sorted := slices.Clone(keys)
 	slices.SortStableFunc(sorted, func(a, b Stored) int { return a.SignsAt.Compare(b.SignsAt) })
@@ -234,8 +234,9 @@ func StatesAt(keys []Stored, now time.Time, keep time.Duration) ([]Entry, error)
 	return out, nil
 }
 
-// successor returns when a later key replaced the i-th key for good; zero if no key did. If that later key was revoked,
-// the i-th key may have become current again.
+// successor returns when the first later key that is not revoked began to sign and thereby replaced the i-th key; zero
+// if no such key has begun to sign. A revoked key does not count, since its revocation may have made the i-th key
+// current again.
 func successor(sorted []Stored, i int, now time.Time) time.Time {
 	for _, k := range sorted[i+1:] {
 		if k.RevokedAt.IsZero() && !k.SignsAt.After(now) {

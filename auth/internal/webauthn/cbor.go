@@ -74,7 +74,7 @@ func (r *cborReader) take(n uint64) ([]byte, bool) {
 	return out, true
 }
 
-// str reads a byte string or a text string, as want says.
+// str reads a byte string or a text string. want is the major type of the string, cborBytes or cborText.
 func (r *cborReader) str(want byte) ([]byte, bool) {
 	major, _, n, ok := r.head()
 	if !ok || major != want {

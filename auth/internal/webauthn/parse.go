@@ -42,7 +42,7 @@ func (r *reader) bytes(name, text string, least, most int) []byte {
 }
 
 // open reads a PublicKeyCredential, in the form that its method toJSON returns. It reads only the members that are
-// checked, and decodes the response into response.
+// checked, and decodes the member "response" into the variable to which the parameter response points.
 func open(raw []byte, response any) (r reader, id []byte) {
 	e := struct {
 		ID, RawID, Type string

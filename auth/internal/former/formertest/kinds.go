@@ -79,7 +79,8 @@ func (d *draft) password(text string) {
 	d.Password, d.row["encrypted_password"] = text, Hash(text)
 }
 
-// hashes are the hashes that Hash has made, by password, since each test fills databases with the same users.
+// hashes has the hashes that Hash has made, by password. They are kept since each test fills databases with the same
+// users.
 var hashes sync.Map
 
 // Hash returns a password hash as the former service makes it, but with the lowest cost.

@@ -285,7 +285,7 @@ func (q *Request) readTwilio() error {
 	return number(q.To)
 }
 
-// fields returns an error unless the form has exactly the parameters of want, with their values, and the parameters in
+// fields returns an error unless the form's parameters are exactly those of want, with the same values, and those of
 // free, with any values.
 func (q *Request) fields(want map[string]string, free ...string) error {
 	names := slices.Sorted(maps.Keys(q.Form))
@@ -308,7 +308,7 @@ func number(s string) error {
 	return nil
 }
 
-// took returns the gateway's answer to an accepted message, the nth.
+// took returns the gateway's answer to an accepted message. n is the number of the message.
 func took(q Request, n int) Answer {
 	switch q.Gateway {
 	case "twilio":

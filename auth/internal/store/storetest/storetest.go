@@ -72,7 +72,7 @@ func Text(t testing.TB, db *store.DB, sql string, args ...any) string {
 	return testdb.One[string](t, url.(string), sql, args...)
 }
 
-// Claim claims the due messages of all channels, at most most of each channel.
+// Claim claims the due messages of all channels, and of each channel at most the number most.
 func Claim(ctx context.Context, db *store.DB, now time.Time, lease time.Duration, most int) ([]store.Message, error) {
 	var all []store.Message
 	for _, channel := range []string{"email", "sms", "hook"} {

@@ -53,7 +53,7 @@ type Authenticator struct {
 	keys []*Key
 }
 
-// Message is an answer that is being made. A member that a Change has set is kept.
+// Message is an answer that is being made. Members that a Change has set are kept; the other members are computed.
 type Message struct {
 	ID, RawID, Type                 string
 	ClientData, AuthData, Signature []byte
@@ -66,8 +66,8 @@ type Message struct {
 	Key          *Key
 }
 
-// Change alters a message: Draft before its authenticator data are made, Before before it is signed, After once it is
-// signed.
+// Change alters a message at one of three times. Draft is called before the message's authenticator data are made,
+// Before is called before the message is signed, and After is called after it was signed.
 type Change struct{ Draft, Before, After func(*Message) }
 
 // Before returns a change of a message before it is signed.

@@ -36,7 +36,7 @@ type Case struct {
 // Ceremony says which messages Hostile changes.
 type Ceremony string
 
-// The ceremonies.
+// The ceremonies: a registration and a sign-in.
 const (
 	Creation Ceremony = "create"
 	Request  Ceremony = "get"
