@@ -31,7 +31,8 @@ const (
 // Main runs the program with the arguments and the environment of this process, and returns its exit status.
 func Main() int { return Program{}.Main() }
 
-// Program has what the program needs in addition to arguments and environment. The zero value is the usual program.
+// Program has what the program needs in addition to arguments and environment. The zero value is the program as package
+// main runs it.
 type Program struct {
 	// Resolver looks up the names of memcached's nodes (MCACHE_SRV); nil means the resolver of the host.
 	Resolver *net.Resolver

@@ -37,7 +37,7 @@ func (r *requestFlags) add(flags *flag.FlagSet, name, usage string, set func(str
 	flags.Var(&repeatedFlag{set: set}, name, usage)
 }
 
-// last returns the descriptor that was given last.
+// last returns the descriptor that the preceding flags have added last, or an error if there is none.
 func (r *requestFlags) last() (*ratelimitpb.RateLimitDescriptor, error) {
 	if len(r.descriptors) == 0 {
 		return nil, errors.New("it belongs to the descriptor before it, and there is none")

@@ -113,8 +113,8 @@ type changedRule struct {
 	Rule   string         `json:"rule"`
 	Place  string         `json:"place"` // where the newer set has the rule
 	Fields []changedField `json:"fields"`
-	// Counters says what becomes of the counts that the rule has in the store: one of the constants below; empty if one
-	// of the two versions does not count.
+	// Counters says what happens to the counts that the rule has in the store: it is one of the constants below, or
+	// empty if one of the two versions of the rule does not count.
 	Counters string `json:"counters,omitempty"`
 }
 

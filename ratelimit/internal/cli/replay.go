@@ -18,7 +18,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// replayMaxKeys is more counters than fit into memory, so that none is dropped before its window has ended.
+// replayMaxKeys bounds the counters of a replay. It is more than fits into memory, so that no counter is dropped before
+// its window has ended.
 const replayMaxKeys = 1 << 30
 
 // replayer decides recorded requests by one or two sets of rules. Each set has counters of its own.
@@ -159,7 +160,8 @@ func (s *replaySet) count() {
 	s.total.add(hits, s.call.Response.Overall)
 }
 
-// tally returns the tally of a rule. All limits that requests of one domain bring share a tally.
+// tally returns the tally of a rule. Limits that requests contain themselves belong to no rule of the files: all of one
+// domain share a tally.
 func (s *replaySet) tally(rule *limits.Rule) *tally {
 	name := rule.Path(s.call.Request.Domain)
 	if name == "" {

@@ -24,8 +24,9 @@ const maxRecordedLine = 4 << 20
 // their times, because a daemon writes them when it answers, and because one file may have several recordings.
 const maxDisorder = 5 * time.Second
 
-// maxHeld bounds the lines, in bytes, that are held until no earlier line can follow. /tap writes less than that in
-// maxDisorder. Beyond the bound, the line with the earliest time is decided at once.
+// maxHeld bounds the total length, in bytes, of the lines that wait until no line with an earlier time can follow.
+// Within the time maxDisorder, /tap writes fewer bytes. Beyond the bound, the request with the earliest time is decided
+// at once.
 const maxHeld = 64 << 20
 
 // recorded is a request and the time of its arrival.
@@ -35,7 +36,7 @@ type recorded struct {
 	sampled bool // the line comes from a tap that recorded only a sample of the requests
 }
 
-// Reasons why a line has no request to decide.
+// These errors are the reasons for which a line of a recording is skipped.
 var (
 	errBrokenLine = errors.New("no request")
 	errCutLine    = errors.New("its texts are cut")

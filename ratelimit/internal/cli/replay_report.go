@@ -14,8 +14,8 @@ import (
 	"gatehouse/ratelimit/internal/server"
 )
 
-// ownLimits is appended to a domain's name to name the limits that its requests bring. It cannot be taken for a rule's
-// path, which has no space at that place.
+// ownLimits is appended to a domain's name. The result names, in the report, the limits that requests for the domain
+// contain themselves. It cannot be taken for a rule's path, which has no space at that place.
 const ownLimits = " (limits of requests)"
 
 // write prints the report as text. top bounds the number of limited descriptors that it lists.
@@ -86,7 +86,7 @@ func (r *replayer) writeRows(w io.Writer, name string, of func(*replaySet) tally
 		difference(was.passed, is.passed), difference(was.limited, is.limited))
 }
 
-// difference returns is - was, with a plus or minus sign.
+// difference returns the number is minus the number was, with a plus or minus sign.
 func difference(was, is uint64) string {
 	switch {
 	case is > was:
@@ -167,7 +167,7 @@ type replayLimited struct {
 	Times      uint64 `json:"times"`
 }
 
-// eachSet calls of for the newer set and, if there is one, the older, and returns both results.
+// eachSet calls the function of with the newer set and, if there is one, with the older set, and returns both results.
 func eachSet[T any](r *replayer, of func(*replaySet) T) (both replaySets[T]) {
 	both.New = of(r.sets[len(r.sets)-1])
 	if len(r.sets) == 2 {

@@ -141,7 +141,7 @@ func readOne(path string) (name string, text []byte, err error) {
 		defer file.Close()
 		in, name = file, path
 	}
-	// One byte more than allowed, so that loading reports the excess.
+	// Read one byte more than a rule file may have, so that loading reports that the file is too large.
 	text, err = io.ReadAll(io.LimitReader(in, rulefile.MaxFileBytes+1))
 	if err != nil {
 		return name, nil, fmt.Errorf("read %s: %w", name, err)

@@ -15,8 +15,8 @@ example: ratelimit tap -domain shop -code OVER_LIMIT -seconds 10
 `
 
 // tap is the command tap, which prints the decisions of a running daemon as they are made, as lines of JSON. It returns
-// 0 at the end of its time, and if it or the daemon is stopped; 1 if there is no answer or the stream breaks; 2 for bad
-// usage.
+// 0 when the requested time is over, and when the command or the daemon is stopped; 1 if the daemon does not answer or
+// the stream breaks; 2 for bad usage.
 func tap(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	flags := newFlags("tap", tapUsage, stderr)
 	debugURL := flags.String("debug_url", defaultDebugURL,

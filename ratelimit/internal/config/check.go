@@ -56,7 +56,8 @@ func oldNames() (all []settings.Alias) {
 	return all
 }
 
-// noEffect warns, in one message, that variables have no effect: those of names that are set.
+// noEffect warns, in one message, that the variables in names that are set have no effect. why is the reason in the
+// message.
 func noEffect(r *settings.Report, names []string, why string) {
 	set := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !r.IsSet(name) })
 	if n := len(set); n == 1 {
@@ -283,5 +284,6 @@ func (c *Config) checkHeaders(r *settings.Report) {
 	}
 }
 
-// Draft reports whether the headers in answers are those of draft-ietf-httpapi-ratelimit-headers, if headers are sent.
+// Draft reports whether the headers in answers, if they are configured at all, are the headers of
+// draft-ietf-httpapi-ratelimit-headers.
 func (a *Answer) Draft() bool { return a.HeadersStyle == "draft" }

@@ -15,7 +15,8 @@ import (
 )
 
 // Config has all settings of the daemon, each from an environment variable. The tables in docs/settings.md are made
-// from it: the comment of a field is the text for operators. The tags are those of package settings.
+// from these structs: the comment of a field is the text for operators. The fields' tags are described in package
+// settings.
 type Config struct {
 	Rules     Rules
 	XDS       XDS
@@ -63,8 +64,8 @@ type Listen struct {
 	Debug     server.DebugSettings
 	Observe   observe.Settings
 	GRPC      server.GRPCSettings
-	// Server of gRPC: native decides on the goroutine that reads a connection; grpc-go is the
-	// library's, for comparison.
+	// Implementation of the gRPC server: native decides on the goroutine that reads a connection; grpc-go is the
+	// library's server, for comparison.
 	GRPCServer string `env:"GRPC_SERVER" envDefault:"native" oneof:"native grpc-go"`
 	HTTP       server.HTTPSettings
 	Caps       service.Caps
@@ -72,12 +73,13 @@ type Listen struct {
 
 // Process has the settings that concern the process as a whole.
 type Process struct {
-	// panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and trace log ten
-	// requests a second, with values.
+	// Lowest level that is logged: panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and
+	// trace log ten requests a second, with values.
 	LogLevel string `env:"LOG_LEVEL" envDefault:"WARN" oneof:"PANIC FATAL ERROR WARN WARNING INFO DEBUG TRACE" fold:"true"`
 	// json: one object per line with @timestamp, @message and level; anything else: text.
 	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`
-	// true: unhealthy until a configuration with at least one domain is loaded, and while one without is.
+	// true: unhealthy until a configuration with at least one domain is loaded, and again while the loaded one has no
+	// domain.
 	HealthyWithConfig bool `env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" envDefault:"false"`
 	// Pause between turning unhealthy on SIGTERM or SIGINT and closing the listeners: longer than the
 	// balancer's probe interval.
@@ -85,12 +87,13 @@ type Process struct {
 	// Time that calls in flight get after DRAIN_DELAY; then they are cut. DRAIN_DELAY + DRAIN_TIMEOUT should be below
 	// the supervisor's patience (Kubernetes: 30s).
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"15s" min:"0s"`
-	// Heap, in bytes, below which the garbage collector rests; costs that much memory under load; with
-	// GRPC_SERVER=grpc-go 67108864 saves a tenth of the CPU. 0: off. GOMEMLIMIT and the container's limit win.
+	// Heap size, in bytes, below which no garbage is collected; costs that much memory under load; with
+	// GRPC_SERVER=grpc-go 67108864 saves a tenth of the CPU. 0: off. GOMEMLIMIT and the container's memory limit take
+	// precedence.
 	HeapFloor int64 `env:"HEAP_FLOOR_BYTES" envDefault:"25165824" min:"0"`
 }
 
-// Answer has the settings of what a request is answered with: verdicts, headers, and bounds on requests.
+// Answer has the settings for the content of answers: verdicts, headers, and bounds on requests.
 type Answer struct {
 	Service service.Settings
 	// Requests for a domain without rules: allow, or deny (every status OVER_LIMIT).
@@ -129,7 +132,7 @@ func LoadListener(environ []string) (l Listener, err error) {
 type Tracing struct {
 	// true: spans of requests are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
 	Enabled bool `env:"TRACING_ENABLED" envDefault:"false"`
-	// http (protobuf, port 4318) or grpc (port 4317).
+	// Protocol by which spans are exported: http (protobuf, port 4318) or grpc (port 4317).
 	Protocol string `env:"TRACING_EXPORTER_PROTOCOL" envDefault:"http" oneof:"http grpc"`
 	// Resource attribute service.name.
 	ServiceName string `env:"TRACING_SERVICE_NAME" envDefault:"RateLimit"`

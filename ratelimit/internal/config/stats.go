@@ -19,22 +19,23 @@ import (
 type Stats struct {
 	// true: statistics are only shown at /stats; wins over all sinks.
 	Disable bool `env:"DISABLE_STATS" envDefault:"false"`
-	// true: plain statsd; false, and no other sink: JSON lines on standard output. Unset counts as
-	// false next to another sink.
+	// true: plain statsd; false, and no other sink: JSON lines on standard output. If another sink is configured, the
+	// default is false.
 	Statsd bool `env:"USE_STATSD" envDefault:"true"`
-	// The server of plain or tagged statsd. While it is unavailable counts are kept and nothing waits for it.
+	// Host of the statsd server, plain or tagged. While the server is unavailable, counts are kept and no request
+	// waits.
 	Host string `env:"STATSD_HOST" envDefault:"localhost"`
 	// Port of the statsd server.
 	Port int `env:"STATSD_PORT" envDefault:"8125" min:"1" max:"65535"`
-	// tcp or udp. Tagged statsd goes over UDP unless tcp is said here.
+	// tcp or udp. Tagged statsd uses UDP unless this variable is set to tcp.
 	Protocol string `env:"STATSD_PROTOCOL" envDefault:"tcp" oneof:"tcp udp" fold:"true"`
 	// Pause between flushes of counters and gauges; times go out within a second.
 	FlushInterval time.Duration `env:"STATS_FLUSH_INTERVAL" envDefault:"10s" min:"1ms"`
 	Registry      stats.Settings
 	// true: statsd with tags behind the value, as DogStatsD reads it.
 	Tagged bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
-	// Names of the mogrifiers, in the order in which they are tried. Each has
-	// TAGGED_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS.
+	// Names of the mogrifiers, which turn parts of a statistic's name into tags, in the order in which they are tried.
+	// Each has TAGGED_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS.
 	Mogrifiers []string `env:"TAGGED_STATSD_MOGRIFIERS"`
 	// true: the statistics are served at PULLMETRICS_ADDR and PULLMETRICS_PATH in Prometheus' text format, next to
 	// statsd if USE_STATSD or USE_TAGGED_STATSD is true.

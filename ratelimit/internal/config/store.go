@@ -20,8 +20,8 @@ type Counting struct {
 	// KVSTORE_URL, memory without.
 	Backend string `env:"BACKEND_TYPE" oneof:"redis kvstore memory memcache" fold:"true"`
 	Memory  memory.Settings
-	// Bytes for the cache of counters that are over their limit, which spares the store their hits; 0: off; less than
-	// 524288 counts as that. All taken at start, at most 16 GiB.
+	// Bytes for a cache of counters that are over their limit: hits on them need no call of the store. 0: off; less
+	// than 524288 counts as 524288. Allocated at start, at most 16 GiB.
 	LocalCache int `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0" min:"0" max:"17179869184"`
 	// A random number of seconds below this, and below a tenth of the window, is added to each key's time
 	// to live; 0 or less: none.
@@ -41,12 +41,12 @@ type Counting struct {
 // second, with KVSTORE_PERSECOND_.
 type KVStore struct {
 	Store redis.Settings
-	// true: TLS (1.2 or later) to every server, sentinels too; the KVSTORE_TLS_ files are those of both stores.
+	// true: TLS (1.2 or later) to every server, sentinels too; both stores use the files of the KVSTORE_TLS_ settings.
 	TLS bool `env:"TLS" envDefault:"false"`
 	// When all POOL_SIZE connections are busy for POOL_ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR
 	// fails the call, WAIT goes on waiting.
 	OnEmpty string `env:"POOL_ON_EMPTY_BEHAVIOR" envDefault:"CREATE" oneof:"CREATE ERROR WAIT" fold:"true"`
-	// How long CREATE and ERROR wait for a free connection first.
+	// How long POOL_ON_EMPTY_BEHAVIOR=CREATE or ERROR first waits for a free connection.
 	OnEmptyWait time.Duration `env:"POOL_ON_EMPTY_WAIT_DURATION" envDefault:"1s" min:"0s"`
 	// No effect; kept so that old environments start.
 	PipelineLimit int `env:"PIPELINE_LIMIT" envDefault:"0"`
@@ -59,8 +59,8 @@ type KVShared struct {
 	Files     ClientTLS `envPrefix:"KVSTORE_"`
 	// true: unhealthy while no connection to the store, or to either of two, is up.
 	HealthByConnection bool `env:"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION" envDefault:"false"`
-	// true: the listeners open when the store has answered; false: they open at once, the failure mode answers and the
-	// store is connected in the background.
+	// true: the listeners open when the store has answered; false: they open at once, and until the store is connected,
+	// STORE_FAILURE_MODE decides the answers.
 	StartRequired bool `env:"KVSTORE_STARTUP_REQUIRED" envDefault:"true"`
 	Start         redis.StartSettings
 }
@@ -95,8 +95,8 @@ type MCache struct {
 
 // ClientTLS has the settings that name the certificate files for connections to a store.
 type ClientTLS struct {
-	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix.
-	// Read again when it changes.
+	// PEM file with the certificate that is presented to servers; needs TLS_CLIENT_KEY, under the same prefix. Read
+	// again when it changes.
 	Cert string `env:"TLS_CLIENT_CERT"`
 	// PEM file with the private key of the client certificate; read again when it changes.
 	Key string `env:"TLS_CLIENT_KEY"`

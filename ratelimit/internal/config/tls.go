@@ -16,8 +16,8 @@ type TLS struct {
 	Cert string `env:"GRPC_SERVER_TLS_CERT"`
 	// PEM file with the private key of GRPC_SERVER_TLS_CERT; read again when it changes.
 	Key string `env:"GRPC_SERVER_TLS_KEY"`
-	// PEM file with the roots that client certificates must lead to, read again when it changes; set: no client without
-	// such a certificate.
+	// PEM file with the roots that client certificates must lead to, read again when it changes. If set, clients
+	// without such a certificate are rejected.
 	ClientCA string `env:"GRPC_CLIENT_TLS_CACERT"`
 	// DNS name that the client's certificate must be valid for; needs GRPC_CLIENT_TLS_CACERT.
 	ClientSAN string `env:"GRPC_CLIENT_TLS_SAN"`

@@ -16,7 +16,8 @@ type XDS struct {
 	Client xds.Settings
 	// key=value,key=value sent to the control plane with CONFIG_GRPC_XDS_NODE_ID, as texts.
 	NodeMetadata string `env:"CONFIG_GRPC_XDS_NODE_METADATA"`
-	// name:value,name:value sent as headers of each stream. A secret: never shown; _HEADERS_FILE reads it from a file.
+	// name:value,name:value sent as headers of each stream. A secret, never shown;
+	// CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS_FILE reads it from a file.
 	Headers map[string]string `env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" secret:"true"`
 	// true: TLS to the control plane.
 	TLS bool `env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" envDefault:"false"`
@@ -26,9 +27,9 @@ type XDS struct {
 	Key string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY"`
 	// PEM file with roots for the control plane's certificate, in addition to the system's; read again when it changes.
 	CA string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
-	// Share of a pause that jitter adds or takes at most: 0.5 makes 10s anything from 5s to 15s.
+	// Largest share of a pause that jitter adds or subtracts: with 0.5, a pause of 10s becomes 5s to 15s.
 	RandomFactor float64 `env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" envDefault:"0.5" min:"0"`
-	// true: pauses are jittered, so that replicas do not come back all at once.
+	// true: pauses before new connections are jittered, so that replicas do not reconnect all at once.
 	Jitter bool `env:"XDS_CLIENT_BACKOFF_JITTER" envDefault:"true"`
 }
 

@@ -7,13 +7,13 @@ import (
 	"unsafe"
 )
 
-// AddAcrossNodes carries out a request under StopAll whose counters are in several places, so that no single script can
-// decide it. It reads all counters first, and adds the hits only if none of them exceeds its limit. Each addition
-// checks its own limit once more (StopEach), since other requests may have added hits in between. If one addition is
-// then refused after others have been made, the refused hit is answered as over its limit, and the other hits are given
-// back; until then, other requests see them counted.
+// AddAcrossNodes carries out a request under StopAll whose counters are on several nodes or in several stores, so that
+// no single script can decide it. It reads all counters first, and adds the hits only if none of them exceeds its
+// limit. Each addition checks its own limit once more (StopEach), since other requests may have added hits in between.
+// If one addition is then refused after others have been made, the refused hit is answered as over its limit, and the
+// other hits are given back; until then, other requests see them counted.
 //
-// add carries out a request's hits in the places that have their keys.
+// The function add carries out hits on the nodes or in the stores that have their keys.
 func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context, *Request) error) error {
 	looks := Request{Hits: slices.Clone(req.Hits), Now: req.Now}
 	for i := range looks.Hits {
@@ -83,12 +83,12 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 const fewHits = 8
 
 // JudgeStop works out the answers of a request's hits under StopAll. looks[i] has the state of hits[i]'s counter before
-// the request. held reports that no hit may be counted: because one that is not in shadow mode exceeds its limit, or
+// the request. held reports that no hit may be counted: because a hit that is not in shadow mode exceeds its limit, or
 // because known is true, which says that a hit without a counter exceeds its limit. A hit whose look has an Err gets no
 // answer.
 //
-// Stores call JudgeStop while they hold a lock. For up to fewHits hits, it compares each hit with those before it and
-// allocates nothing; for more, it uses a map, so that the work grows only linearly.
+// Stores call JudgeStop while they hold a lock. For up to fewHits hits, it compares each hit with the hits before it
+// and allocates nothing; for more, it uses a map, so that the work grows only linearly.
 func JudgeStop(hits, looks []Hit, known bool) (held bool) {
 	held = known
 	var latest map[string]*Hit // by key: the latest hit that does not exceed its limit

@@ -42,12 +42,14 @@ type State struct {
 	// Now is the time for which the state is valid, in µs since the Unix epoch, by the clock of the store that holds
 	// the counter.
 	Now int64
-	// At is, for a sliding window, the number since the epoch of the window that Current belongs to. For a token bucket
-	// it is when the bucket will be full again if nothing more is taken, in whole µs since the epoch.
+	// For a sliding window, At is the number of the window that Current belongs to, counted from the Unix epoch. For a
+	// token bucket, At is the time at which the bucket will be full again if nothing more is taken, in whole µs since
+	// the epoch.
 	At int64
 	// Current and Previous are the hits admitted in sliding window number At and in the window before it.
 	Current, Previous uint32
-	// Rest is the fraction of a µs by which a token bucket is full again later than At, in units of 1/Limit µs.
+	// Rest, in units of 1/Limit µs, is the fraction of a µs to add to At for the exact time at which a token bucket is
+	// full again.
 	Rest uint32
 }
 
@@ -58,8 +60,8 @@ type Meter struct {
 	// Algorithm is how the counter turns hits into a decision.
 	Algorithm Algorithm
 	// Window is the length of the window in seconds, at most 10 years. Limit is how many hits a window admits, or how
-	// many a token bucket regains in a window; Burst is the size of a token bucket. Both have at most 32 bits. An empty
-	// bucket takes at most 10 years to fill, too.
+	// many a token bucket regains in a window; Burst is the size of a token bucket. Limit and Burst have at most 32
+	// bits. An empty bucket takes at most 10 years to fill, too.
 	Window       int64
 	Limit, Burst uint64
 }
@@ -71,8 +73,8 @@ const (
 	maxWindow = 10 * 365 * 86400
 )
 
-// bounded returns the window and the limit, brought into the range in which the arithmetic cannot overflow. Rules
-// refuse numbers outside of it.
+// bounded returns the window and the limit, moved into the range in which the arithmetic cannot overflow. Rules with
+// larger numbers are rejected when they are loaded.
 func (m *Meter) bounded() (window int64, limit uint64) {
 	return min(max(m.Window, 1), maxWindow), min(max(m.Limit, 1), math.MaxUint32)
 }
@@ -140,8 +142,8 @@ func (m *Meter) elapsed(s *State) (e, window int64) {
 	return s.Now % (window * second), window
 }
 
-// weight returns how many of the previous window's hits still count. They are assumed to be spread evenly over that
-// window; those count that lie within one Window before now, rounded up.
+// weight returns how many of the previous window's hits still count, rounded up. The hits are assumed to be spread
+// evenly over the previous window. A hit counts if it lies at most one Window before now.
 func (m *Meter) weight(s *State) int64 {
 	if s.Previous == 0 {
 		return 0
@@ -179,8 +181,8 @@ type Change struct {
 	N uint64
 	// Refund subtracts the hits instead of adding them. The counter stays at 0 or above.
 	Refund bool
-	// Undo, set together with Refund, takes back hits that the counter admitted a moment ago, when Window was the
-	// number of the present sliding window.
+	// Undo, set together with Refund, takes back hits that the counter has admitted. Window is the number of the
+	// sliding window that was current when the hits were admitted.
 	Undo   bool
 	Window int64
 }

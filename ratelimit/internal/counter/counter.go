@@ -69,7 +69,7 @@ type Stop uint8
 const (
 	// StopNone counts all hits, even those that exceed their limits.
 	StopNone Stop = iota
-	// StopAll counts none of the request's hits if one that is not Shadow exceeds its limit.
+	// StopAll counts none of the request's hits if a hit whose limit is not in shadow mode exceeds its limit.
 	StopAll
 	// StopEach counts each hit unless the hit itself exceeds its limit. AddAcrossNodes uses it for requests whose
 	// counters no single store or script can reach.
@@ -92,17 +92,17 @@ type Hit struct {
 	N uint64
 	// Refund subtracts N from the counter instead of adding it. The counter stays at 0 or above.
 	Refund bool
-	// Shadow reports that the limit is in shadow mode, in which it counts hits but refuses none. If this hit exceeds
-	// its limit, it does not keep others from being counted under Request.Stop.
+	// Shadow reports that the limit is in shadow mode: it counts hits but refuses none. If this hit exceeds its limit,
+	// other hits are counted all the same under Request.Stop.
 	Shadow bool
 	// PerSecond reports that the limit's unit is a second. If a separate store for such limits is configured,
 	// PerSecondRouter sends the hit to it.
 	PerSecond bool
 	// Undo, set together with Refund, takes back a hit that was counted although another store refused a hit of the
-	// same request. State must be the state that the undone hit left. It makes no difference to fixed windows.
+	// same request. State must be the state that the undone hit left. For fixed windows, Undo has no effect.
 	Undo bool
-	// BringDown makes a look correct a stored State that is ahead of the clock (see Meter.Load), as hits that add
-	// something do.
+	// BringDown makes a look (a hit with N = 0) correct a stored State that is ahead of the clock (see Meter.Load), as
+	// hits do that add to the counter.
 	BringDown bool
 	// Delete deletes the counter instead of adding N. Only Reset sets it.
 	Delete bool
@@ -241,7 +241,8 @@ type Pending struct {
 // Soon is how far ahead the deadline of a request must be at least for an Async to take it.
 const Soon = 12 * time.Millisecond
 
-// Owner is notified of its completed requests, all those of one batch in one call. Complete must not block.
+// Owner is notified when requests of its own are completed, with one call for all of them in a batch. Complete must not
+// block.
 type Owner interface{ Complete(done []*Pending) }
 
 // Async implements AsyncStore.

@@ -14,8 +14,8 @@ func (o *Outcome) Fail(h *Hit, err error) {
 	o.failed++
 }
 
-// Whole turns the error of Add into that of a request that is valid only as a whole. For ErrPartial it is the error of
-// the first hit without an answer.
+// Whole returns the error of a request that is valid only as a whole, given the error that Add returned for it. For
+// ErrPartial, this is the error of the first hit without an answer.
 func Whole(req *Request, err error) error {
 	if err == ErrPartial {
 		for i := range req.Hits {

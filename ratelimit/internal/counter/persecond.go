@@ -48,7 +48,8 @@ func (t *PerSecondRouter) Add(ctx context.Context, req *Request) error {
 	return t.carry(ctx, req)
 }
 
-// only returns the store that has all of the request's counters, or nil if both have some.
+// only returns the store that has all of the request's counters, or nil if the main and the per-second store both have
+// some.
 func (t *PerSecondRouter) only(req *Request) Store {
 	perSecond := 0
 	for i := range req.Hits {
@@ -65,7 +66,7 @@ func (t *PerSecondRouter) only(req *Request) Store {
 	return nil
 }
 
-// carry has both stores carry out their parts of the request, and waits for both.
+// carry calls both stores with their parts of the request, and waits for both.
 func (t *PerSecondRouter) carry(ctx context.Context, req *Request) error {
 	p := t.pairs.Get().(*pair)
 	sides := [...]*subrequest{&p.main, &p.perSecond}

@@ -76,7 +76,8 @@ func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
 	return nil
 }
 
-// scrapeTimeout bounds the time for writing one page. It is long, since Prometheus gives up after 10 s by default.
+// scrapeTimeout bounds the time for writing one page. It is longer than usual scrapes take, since Prometheus itself
+// gives up after 10 s by default.
 const scrapeTimeout = time.Minute
 
 func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
@@ -108,8 +109,8 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	return nil
 }
 
-// withMode calls listen such that a unix socket has the permissions in octal as soon as it exists. It sets the umask,
-// which applies to the whole process; the daemon creates no other files while it starts.
+// withMode calls listen such that a unix socket has the permissions in octal as soon as the socket exists. It sets the
+// umask, which applies to the whole process; the daemon creates no other files while it starts.
 func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, error) {
 	if octal != "" {
 		mode, _ := config.FileMode(octal) // package config has checked the mode
@@ -143,7 +144,7 @@ func (l *listeners) stop(patience time.Duration) (cut bool) {
 // stopDebug ends the debug port and the listener of the pull metrics, which end last, and waits until no listener
 // serves any more.
 func (l *listeners) stopDebug(patience time.Duration) {
-	// At most a second, since a requested profile may take long.
+	// Wait at most a second for requests in flight: a request to the debug port for a CPU profile may run much longer.
 	ctx, cancel := context.WithTimeout(context.Background(), min(patience, time.Second))
 	defer cancel()
 	if l.page != nil {
@@ -155,7 +156,7 @@ func (l *listeners) stopDebug(patience time.Duration) {
 	l.wg.Wait()
 }
 
-// addrOf returns the address of a listener; empty if l is nil.
+// addrOf returns the address of a listener, or an empty string if l is nil.
 func addrOf(l net.Listener) string {
 	if l == nil {
 		return ""
@@ -187,9 +188,9 @@ func (d *daemon) openCerts() (closed func(), err error) {
 	return store.Close, nil
 }
 
-// openClientCerts reads the certificate files for connections to a store: those that servers are shown, and the roots
-// by which servers are trusted. It watches the files for changes until closeStore. It is called once, because two
-// key-value stores share the files.
+// openClientCerts reads the certificate files for connections to a store: the certificate that this daemon presents to
+// servers, and the roots that servers' certificates must lead to. It watches the files for changes until closeStore is
+// called. It is called once, because two key-value stores share the files.
 func (d *daemon) openClientCerts(t config.ClientTLS) (config func(host string) *tls.Config, err error) {
 	store, err := certs.Open(t.Files(), d.log)
 	if err != nil {

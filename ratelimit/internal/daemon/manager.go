@@ -37,8 +37,8 @@ func thousands(n int) string {
 	return text
 }
 
-// reloaded notifies the service manager that a reload has ended, if it was notified that the reload began. refused is
-// the error of a reload that failed.
+// reloaded notifies the service manager that a reload has ended, if the service manager was notified of its beginning.
+// refused is the error of a reload that failed.
 func (d *daemon) reloaded(refused error) {
 	if !d.again.CompareAndSwap(true, false) {
 		return

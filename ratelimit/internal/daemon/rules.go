@@ -28,7 +28,8 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 				d.manager.Reloading()
 				d.again.Store(true)
 				again()
-				// Do not wait for a set: the control plane may send its next set much later.
+				// Report the reload as complete without waiting for a set of rules: the control plane may send its next
+				// set much later.
 				if d.config.Rules.Type == config.TypeXDS {
 					d.reloaded(nil)
 				}
@@ -39,7 +40,8 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 	}, follow), first, nil
 }
 
-// running calls each function in a goroutine of its own. stop cancels their context and waits for them to return.
+// running calls each function of all in a goroutine of its own. stop cancels their context and waits for them to
+// return.
 func running(ctx context.Context, all ...func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -98,8 +100,8 @@ func (d *daemon) controlPlane(good func()) (follow func(context.Context), again 
 	return follow, again, nil
 }
 
-// take puts a set of rules in force by calling load, and then calls good. If the set is refused, or was unreadable, it
-// returns the error, and the present rules stay in force.
+// take puts a set of rules in force by calling load, and then calls good. If load refuses the set, or the set could not
+// be read (unreadable is not nil), take returns the error, and the present rules stay in force.
 func (d *daemon) take(unreadable error, load func() error, good func()) error {
 	if unreadable != nil {
 		d.loader.Refuse(unreadable)
@@ -114,8 +116,9 @@ func (d *daemon) take(unreadable error, load func() error, good func()) error {
 	return err
 }
 
-// controlPlaneState returns a function that describes the state of the control plane; nil if there is none. The
-// function also works before the client for the control plane exists, because the debug port opens before.
+// controlPlaneState returns a function that describes the state of the control plane, or nil if there is no control
+// plane. The function also works before the client for the control plane exists, because the debug port opens before
+// the client is made.
 func (d *daemon) controlPlaneState() func() (text string, v any) {
 	if d.config.Rules.Type != config.TypeXDS {
 		return nil
@@ -134,7 +137,7 @@ func (d *daemon) controlPlaneState() func() (text string, v any) {
 const rulesPatience = 2 * time.Second
 
 // remindOfRules logs warnings that nothing can be decided while there are no rules. The first warning comes after the
-// time first, each further one after another time every, until loaded is closed or stop is called.
+// duration in first, and further ones at intervals of every, until loaded is closed or stop is called.
 func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
 	return running(ctx, func(ctx context.Context) {
 		awaitRules(ctx, loaded, first, every, func() {
@@ -144,8 +147,8 @@ func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, firs
 	})
 }
 
-// awaitRules waits until loaded is closed. Meanwhile it calls warn after the time first, and then again whenever the
-// time every has passed. It returns false if ctx ends before loaded is closed.
+// awaitRules waits until loaded is closed. Meanwhile it calls warn after the duration in first, and then at intervals
+// of every. It returns false if ctx ends before loaded is closed.
 func awaitRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration, warn func()) bool {
 	for pause := first; ; pause = every {
 		select {

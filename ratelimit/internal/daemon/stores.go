@@ -56,8 +56,8 @@ func (d *daemon) openMemcache(ctx context.Context) (_ counter.Store, err error) 
 	return m, nil
 }
 
-// memcacheStats adds the store's metrics to the statistics. The first have the names that envoyproxy/ratelimit gives
-// them, for which dashboards exist.
+// memcacheStats adds the store's metrics to the statistics. The first metrics have the names that envoyproxy/ratelimit
+// gives them, since dashboards exist for these names.
 func (d *daemon) memcacheStats(m *memcached.Store) {
 	st := m.Stats()
 	for name, codes := range map[string]map[string]func() uint64{

@@ -53,8 +53,8 @@ func (d *daemon) statsd() string {
 	return net.JoinHostPort(d.config.Stats.Host, strconv.Itoa(d.config.Stats.Port))
 }
 
-// statsLog returns the log for messages about statsd. It is a log that discards everything if no setting names a
-// statsd: there may be none.
+// statsLog returns the log for messages about statsd. It is a log that discards everything if no setting names a statsd
+// server, since such a server may not exist.
 func (d *daemon) statsLog() *slog.Logger {
 	if d.config.Stats.Assumed() {
 		return slog.New(slog.DiscardHandler)
@@ -62,8 +62,8 @@ func (d *daemon) statsLog() *slog.Logger {
 	return d.log
 }
 
-// makePage makes the page of the pull metrics, if it is configured. The page reads the counters themselves, so another
-// sink misses nothing.
+// makePage makes the page of the pull metrics, if it is configured. The page reads the counters themselves, so a second
+// sink, such as statsd, still gets every count.
 func (d *daemon) makePage() {
 	c := d.config.Stats
 	if c.Pull && !c.Disable {
@@ -118,8 +118,8 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 }
 
 // traceStore returns store with a span recorded for its part of each decision, under the names that
-// envoyproxy/ratelimit gives these spans. The in-process store gets no spans, since it takes less time than recording
-// one.
+// envoyproxy/ratelimit gives these spans. The in-process store gets no spans, since a decision takes less time than
+// recording a span.
 func (d *daemon) traceStore(store counter.Store) counter.Store {
 	if d.tracing == nil {
 		return store

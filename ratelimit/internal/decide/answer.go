@@ -12,8 +12,8 @@ import (
 )
 
 // Overall makes one code of the statuses of a request's descriptors. A descriptor that is over its limit makes the
-// request OVER_LIMIT, unless it is in quota mode. Descriptors in quota mode are alternatives: they do so only if all of
-// them are over.
+// request OVER_LIMIT, unless it is in quota mode. Descriptors in quota mode are alternatives: they make the request
+// OVER_LIMIT only if all of them are over their limits.
 //
 // rules[i] is the rule of statuses[i], or nil if no rule applies. globalQuota is QUOTA_MODE, by which every descriptor
 // is in quota mode except those with an unlimited rule. Descriptors without a rule are then alternatives that have
@@ -47,17 +47,17 @@ func inQuotaMode(rule *limits.Rule, globalQuota bool) bool {
 
 // HeaderNames are the names of the three response headers that describe a limit.
 type HeaderNames struct {
-	// Header with the limit.
+	// Name of the header with the limit.
 	Limit string `env:"LIMIT_LIMIT_HEADER" envDefault:"RateLimit-Limit"`
-	// Header with the hits that remain.
+	// Name of the header with the hits that remain.
 	Remaining string `env:"LIMIT_REMAINING_HEADER" envDefault:"RateLimit-Remaining"`
-	// Header with the seconds to the end of the window.
+	// Name of the header with the seconds to the end of the window.
 	Reset string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
 }
 
-// Headers appends the three headers that describe the tightest limit: of the last descriptor that is over its limit and
-// not in quota mode or, if there is none, of the first with the least remaining. If no descriptor has a limit, Headers
-// appends nothing.
+// Headers appends the three headers that describe the tightest limit: the limit of the last descriptor that is over its
+// limit and not in quota mode or, if there is none, of the first descriptor with the least remaining. If no descriptor
+// has a limit, Headers appends nothing.
 func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules []*limits.Rule,
 	globalQuota bool) []rls.Header {
 	var chosen *rls.Status
@@ -84,8 +84,8 @@ func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules [
 // descriptors that refuse the request or, if only descriptors in quota mode refuse it, the shortest reset. If that time
 // is not known, ok is false.
 //
-// unanswered[i] reports that the store gave no answer for descriptor i, so that the configured failure mode decided it
-// and its reset says nothing about the counter. unanswered may be shorter than statuses.
+// unanswered[i] reports that the store gave no answer for descriptor i, so that the configured failure mode decided the
+// descriptor, and its reset says nothing about the counter. unanswered may be shorter than statuses.
 func RetryAfter(statuses []rls.Status, rules []*limits.Rule, unanswered []bool,
 	globalQuota bool) (seconds int64, ok bool) {
 	var longest, shortest int64
@@ -129,10 +129,10 @@ func JudgeLimit(o Outcome, globalShadow bool) (v Verdict) {
 }
 
 // TighterThan reports whether v decides the descriptor instead of w, which is the verdict of an earlier limit in the
-// same list. The first that applies decides: a limit that is over and not in shadow mode, another limit not in shadow
-// mode, a limit in shadow mode that is over, another limit in shadow mode. Among limits that are over, the one with the
-// longest reset decides; among limits that are not over, the one with the least remaining and, if equal, the longest
-// reset.
+// same list. The first kind in this order decides: a limit that is over and not in shadow mode, another limit not in
+// shadow mode, a limit in shadow mode that is over, another limit in shadow mode. Among limits that are over, the one
+// with the longest reset decides; among limits that are not over, the one with the least remaining and, if equal, the
+// longest reset.
 func (v *Verdict) TighterThan(w *Verdict) bool {
 	if v.Shadow != w.Shadow {
 		return w.Shadow

@@ -13,7 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Outcome is what became of one descriptor's hits at one limit: the input from which Judge makes a verdict.
+// Outcome is the result of one descriptor's hits at one limit: the input from which Judge makes a verdict.
 type Outcome struct {
 	// Rule is the rule with the limit in force. It is never nil, and never a rule without a limit (unlimited).
 	Rule *limits.Rule
@@ -114,7 +114,7 @@ func Unlimited() rls.Status { return rls.Status{Code: rls.OK, Remaining: math.Ma
 
 // Failed decides a limited descriptor for which the store gave no answer, and fills in its status st: the limit and its
 // reset, nothing remaining, and OK or OVER_LIMIT, as the configured failure mode prescribes. A rule in shadow mode
-// never refuses; any other rule with a limit of 0 always does, since that decision needs no count.
+// never refuses a descriptor; any other rule with a limit of 0 always does, since that decision needs no count.
 func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Status) Delta {
 	*st = limited(o.Rule, o.Reset)
 	st.Code = rls.OK
@@ -134,7 +134,7 @@ func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Statu
 	return d
 }
 
-// maxReset is the longest time, in seconds, that a protobuf Duration may have: about 10,000 years. A longer one could
+// maxReset is the longest time, in seconds, that a protobuf Duration may have: about 10,000 years. A longer reset could
 // not be written as JSON.
 const maxReset = 315_576_000_000
 

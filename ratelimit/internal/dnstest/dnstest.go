@@ -74,7 +74,8 @@ func (d *Server) serve() {
 	}
 }
 
-// Say sets the answers: an error, or the ports of addrs at localhost.
+// Say sets the answers to later queries: the error rcode or, if it is success, records that name the ports of addrs at
+// the host localhost.
 func (d *Server) Say(rcode dnsmessage.RCode, addrs ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

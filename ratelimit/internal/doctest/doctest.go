@@ -88,7 +88,7 @@ func tableCells(row string) []string {
 	return cells
 }
 
-// CodeSpan matches what a page shows as code.
+// CodeSpan matches a code span, the text between two backquotes in a line of Markdown.
 var CodeSpan = regexp.MustCompile("`([^`]*)`")
 
 // IsRules reports whether b is a file of rules.

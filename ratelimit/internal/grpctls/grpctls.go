@@ -45,7 +45,7 @@ func Client(store *certs.Store) credentials.TransportCredentials {
 	return client{credentials.NewTLS(nil), store}
 }
 
-// client is credentials of package credentials but for the handshake of a client.
+// client is the credentials of grpc-go's package credentials, with a client handshake of its own.
 type client struct {
 	credentials.TransportCredentials
 	store *certs.Store

@@ -29,7 +29,8 @@ type account struct {
 
 func (a *account) over() bool { return a.used.Load() > a.limit }
 
-// hold updates the account with the memory that a stream holds now. o.mu is held.
+// hold updates the account with the memory that a stream holds now: its incomplete message and its pending answer. o.mu
+// is held.
 func (o *sendQueue) hold(s *stream) {
 	n := cap(s.body) + cap(s.pending)
 	o.count(n - s.held)

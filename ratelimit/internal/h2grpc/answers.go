@@ -11,16 +11,16 @@ import (
 // answer is the answer to one call: a message, or a refusal.
 type answer struct {
 	stream *stream
-	// from and to are where the message begins and ends in bundle.text. They are not used with a refusal.
+	// from and to are where the message begins and ends in bundle.text. They have no meaning in a refusal.
 	from, to int
 	refusal  *refusal
-	// early means that the client has not sent its whole request, and gets RST_STREAM after the answer, so that it
-	// stops sending.
+	// early means that the client has not sent its whole request. It gets RST_STREAM after the answer, so that it stops
+	// sending.
 	early bool
 }
 
-// bundle collects answers that are sent together: those to the calls of one read, or of one batch of the store. It is
-// reused.
+// bundle collects answers that are sent together: the answers to the calls of one read, or of one batch of the store.
+// It is reused.
 type bundle struct {
 	answers []answer
 	text    []byte
@@ -196,7 +196,8 @@ func (o *sendQueue) sentAll() {
 	}
 }
 
-// queue adds a stream to those that wait for flow control, and sends as much as is allowed now. o.mu is held.
+// queue adds a stream to the streams that wait for flow control, and sends as much of the streams' answers as flow
+// control allows now. o.mu is held.
 func (o *sendQueue) queue(s *stream) {
 	if !s.queued {
 		s.queued, s.stalled = true, time.Now()

@@ -29,7 +29,7 @@ type Call struct {
 
 var callPool = sync.Pool{New: func() any { return new(Call) }}
 
-// costly is how long deciding a call may take by estimate before the call gets a goroutine of its own, so that other
+// costly is the estimated time for deciding a call from which on the call gets a goroutine of its own, so that other
 // calls on the connection do not wait for it.
 const costly = 200 * time.Microsecond
 
@@ -203,8 +203,8 @@ func (b *bundle) finish(x *Call, ended *refusal) {
 	x.release()
 }
 
-// add appends an answer whose message is in b.text, from index from on. err is the error of encoding the message; if
-// there is one, the answer is a refusal instead. The message begins with room for its prefix (beginMessage).
+// add appends an answer whose message is in b.text and begins at index from. err is the error of encoding the message;
+// if it is not nil, the answer is a refusal instead. The message begins with room for its prefix (beginMessage).
 func (b *bundle) add(s *stream, from int, err error) {
 	if err == nil {
 		b.text, err = s.seal(b.text, from)
@@ -243,7 +243,7 @@ func (s *Server) recovered(x *Call, ended **refusal) {
 	}
 }
 
-// drop returns a call to the pool that was refused because there are too many.
+// drop returns a call to the pool that was refused because the connection has too many calls.
 func (x *Call) drop() {
 	x.end(&refusal{code: codes.Unavailable, message: "too many calls"})
 	x.release()

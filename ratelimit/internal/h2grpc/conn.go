@@ -197,8 +197,8 @@ func (c *conn) broken(err error) {
 	c.close()
 }
 
-// linger reads and drops what still arrives for a while. If the connection were closed with unread bytes, the client's
-// system would discard the GOAWAY.
+// linger reads what the client still sends, for at most the time lingering, and drops it. If the connection were closed
+// with unread bytes, the client's system would discard the GOAWAY.
 func (c *conn) linger() {
 	c.net.SetReadDeadline(time.Now().Add(lingering))
 	io.CopyN(io.Discard, c.net, 4*connWindow)
@@ -212,8 +212,8 @@ func (c *conn) close() {
 	})
 }
 
-// leaveIfDone ends a connection that accepts no new streams and has none left. While the reader is processing a read,
-// it does nothing, since the reader will call it afterwards.
+// leaveIfDone ends a connection that accepts no new streams and has no streams left. While the reader is processing a
+// read, leaveIfDone does nothing, since the reader will call it afterwards.
 func (c *conn) leaveIfDone() {
 	if c.reading.Load() {
 		return

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Indexes of fields in HPACK's static table (RFC 7541, appendix A).
+// These are indexes of fields in HPACK's static table (RFC 7541, appendix A).
 const (
 	staticStatus200   = 8
 	staticContentType = 31
@@ -28,7 +28,8 @@ const (
 type encoder struct {
 	// max is the size of the dynamic table that the client allows and the encoder uses, in bytes.
 	max int
-	// update is a new size of the table, which the next block has to announce at its beginning; -1: none.
+	// update is a new size of the dynamic table, which the next block has to announce at its beginning; -1 means that
+	// there is none to announce.
 	update int
 	// typed means that the content type is in the dynamic table. indexed means that both fields are: status 0 at index
 	// 62, and the content type at 63.
@@ -37,8 +38,8 @@ type encoder struct {
 
 func newEncoder() encoder { return encoder{max: tableSize, update: -1} }
 
-// resize sets the size of the dynamic table to the client's SETTINGS_HEADER_TABLE_SIZE, if that is smaller. A larger
-// table would be of no use.
+// resize sets the size of the dynamic table to n, the client's SETTINGS_HEADER_TABLE_SIZE, if n is smaller than the
+// present size. A larger table would be of no use to the encoder's two fields.
 func (e *encoder) resize(n int) {
 	if n >= e.max {
 		return
@@ -71,8 +72,8 @@ func (e *encoder) headers(dst []byte, h *header) []byte {
 		return append(dst, 0x80|63)
 	}
 	if e.max >= usualFields {
-		// Adds the content type to the dynamic table. The next trailers, of this or another call, add status 0, which
-		// moves the content type to index 63.
+		// This adds the content type to the dynamic table. The next trailers, of this or another call, add status 0,
+		// which moves the content type to index 63.
 		e.typed = true
 		return appendText(append(dst, 0x40|staticContentType), contentType)
 	}
@@ -126,8 +127,8 @@ func appendText(dst []byte, s string) []byte {
 	return append(appendInt(dst, 0, 7, uint64(len(s))), s...)
 }
 
-// appendInt appends the integer n in HPACK's form with a prefix of so many bits. The other bits of the first byte are
-// those of first (RFC 7541, section 5.1).
+// appendInt appends the integer n in HPACK's form with a prefix of the given number of bits. The other bits of the
+// first byte are those of first (RFC 7541, section 5.1).
 func appendInt(dst []byte, first byte, bits uint, n uint64) []byte {
 	limit := uint64(1)<<bits - 1
 	if n < limit {

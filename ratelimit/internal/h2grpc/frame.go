@@ -8,8 +8,8 @@ import (
 
 const (
 	frameHeaderLen = 9
-	// maxFrame is the longest payload of a frame that a client may send, and the longest that it accepts unless its
-	// SETTINGS_MAX_FRAME_SIZE says otherwise.
+	// maxFrame is the longest payload of a frame that a client may send, and the longest that the server sends unless
+	// the client's SETTINGS_MAX_FRAME_SIZE allows more.
 	maxFrame = 1 << 14
 	// maxWindow is the largest flow-control window, in bytes.
 	maxWindow = 1<<31 - 1

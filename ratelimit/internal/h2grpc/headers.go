@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// maxBlock is the longest header block as it is sent, maxHeaderList the longest as it is decoded, in bytes; in the
-	// latter, each field counts as 32 bytes more than its text (RFC 9113, section 6.5.2). maxContinuations is how many
-	// CONTINUATION frames a block may have, since empty ones would cost the client nothing.
+	// maxBlock is the longest header block in its encoded form, and maxHeaderList the longest in its decoded form, in
+	// bytes; decoded, each field counts as 32 bytes more than its text (RFC 9113, section 6.5.2). maxContinuations is
+	// how many CONTINUATION frames a block may have, since empty ones would cost the client nothing.
 	maxBlock         = 64 << 10
 	maxHeaderList    = 64 << 10
 	maxContinuations = 32
-	// maxRemembered is the longest block that is remembered, in bytes, and rememberedBlocks how many are remembered on
-	// each connection. They are few, since thousands of an Envoy's calls have only two different blocks.
+	// maxRemembered is the longest block that is remembered, in bytes, and rememberedBlocks how many blocks are
+	// remembered on each connection. Few blocks suffice, since thousands of calls from an Envoy have only two different
+	// blocks.
 	maxRemembered    = 1 << 10
 	rememberedBlocks = 4
 )
@@ -105,7 +106,7 @@ func (r *headerReader) decode(block []byte) *connError {
 	return nil
 }
 
-// judge interprets the fields of the last decoded block as those of a request.
+// judge interprets the fields of the last decoded block as the header of a request.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
 		return header{length: -1, method: methodOf(fieldCarrier(r.fields).Get(":path"), r.path),
@@ -198,7 +199,7 @@ func changesTable(b []byte) bool {
 	return false
 }
 
-// readInt reads an integer in HPACK's form with a prefix of so many bits (RFC 7541, section 5.1).
+// readInt reads an integer in HPACK's form with a prefix of the given number of bits (RFC 7541, section 5.1).
 func readInt(b []byte, bits uint) (n uint64, rest []byte, ok bool) {
 	limit := uint64(1)<<bits - 1
 	n = uint64(b[0]) & limit

@@ -51,7 +51,7 @@ func (c *conn) continuation(h frameHeader, payload []byte) *connError {
 	return c.headersDone(k.stream, k.ends, c.out.takeBlock())
 }
 
-// headersDone processes a complete header block: it opens a stream, or has the trailers of a request. ends says that
+// headersDone processes a complete header block, which opens a stream or has the trailers of a request. ends says that
 // the HEADERS frame had END_STREAM.
 func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	if id <= c.ids.opened() {
@@ -200,7 +200,8 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	c.out.sent = false
 	c.out.put(func(b []byte) []byte { return appendPing(b, http2.FlagPingAck, payload) })
 	c.out.mu.Unlock()
-	// As in grpc-go, whose clients rely on it, an answer between two pings forgives the earlier pings.
+	// As in grpc-go, on which its clients rely, an answer that was sent since the last ping resets the count of pings
+	// that came too early.
 	now := time.Now()
 	switch {
 	case sent:
@@ -294,8 +295,8 @@ func (c *conn) priority(h frameHeader, payload []byte) *connError {
 	return c.spend()
 }
 
-// abortIdle handles a faulty PRIORITY frame. It resets the stream or, if the stream was never opened, returns an error
-// of the connection.
+// abortIdle handles a faulty PRIORITY frame. It resets the frame's stream or, if the stream was never opened, returns
+// an error that ends the connection.
 func (c *conn) abortIdle(id uint32, code http2.ErrCode) *connError {
 	if id > c.ids.opened() || id%2 == 0 {
 		return &connError{code, reasonProtocol, "PRIORITY"}

@@ -24,7 +24,7 @@ type header struct {
 	refusal *refusal
 	method  method
 	subtype string
-	// encoding is the compression of messages by name; empty: none.
+	// encoding is the name of the compression of messages; empty if messages are not compressed.
 	encoding string
 	// timed means that the request has a deadline; timeout is the time from its arrival to the deadline.
 	timed   bool

@@ -17,8 +17,8 @@ type sendQueue struct {
 	wire wire
 	// patience is how long the client may take to accept the rest of one write.
 	patience time.Duration
-	// broken is called, without the lock: with an error when nothing more can be sent; with nil, perhaps twice, when
-	// all is sent and the connection is to end.
+	// broken is called, while o.mu is not held: with an error when nothing more can be sent; with nil, perhaps twice,
+	// when all is sent and the connection is to end.
 	broken func(error)
 
 	mu      sync.Mutex
@@ -203,16 +203,16 @@ func (o *sendQueue) cut(s *stream) {
 	if !s.queued {
 		return
 	}
-	// Remove reset streams from o.blocked now and then. Otherwise a client that leaves its windows closed and resets
-	// its calls would make the list grow.
+	// Remove reset streams from o.blocked when 64 or more may be in it and they may be half of it. Otherwise a client
+	// that leaves its windows closed and resets its calls would make the list grow.
 	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
 		return
 	}
 	o.keepBlocked(func(*stream) bool { return true })
 }
 
-// keepBlocked removes from o.blocked the streams that have ended, and those for which waits returns false. o.mu is
-// held.
+// keepBlocked removes from o.blocked the streams that have ended, and the streams for which the function waits returns
+// false. o.mu is held.
 func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
 	kept := o.blocked[:0]
 	for _, s := range o.blocked {
@@ -232,7 +232,7 @@ func (o *sendQueue) refuseStream(s *stream) {
 	o.forget(s)
 }
 
-// goAway appends GOAWAY, and has the connection end when that is sent. o.mu is held.
+// goAway appends GOAWAY, and has the connection end when the GOAWAY is sent. o.mu is held.
 func (o *sendQueue) goAway(last uint32, code http2.ErrCode, debug string) {
 	if !o.closed {
 		o.grab()

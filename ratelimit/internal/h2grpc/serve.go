@@ -126,9 +126,9 @@ func (s *Server) spoke(raw net.Conn) {
 	s.endIfEmpty()
 }
 
-// Shutdown stops accepting connections, and sends GOAWAY on all connections, in two steps as grpc-go does. Then it
-// waits until all calls are answered and all connections have ended. If ctx ends first, Shutdown closes the remaining
-// connections and returns ctx's error.
+// Shutdown stops accepting connections, and ends all connections by GOAWAY, in two steps as grpc-go does (see
+// beginDrain). Then it waits until all calls are answered and all connections have ended. If ctx ends first, Shutdown
+// closes the remaining connections and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.stopAccepting() {
 		c.drain(time.Now())

@@ -99,7 +99,7 @@ var ErrServerClosed = errors.New("h2grpc: server closed")
 
 func (s *Server) refused(r reason) { s.refusals[r].Inc() }
 
-// gone is called when a connection has ended.
+// gone records that a connection has ended.
 func (s *Server) gone(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *Server) endIfEmpty() {
 }
 
 // relieve frees memory until the account is within its limit. Each time, the connection that holds most gives way, even
-// if it is not the one that needs more. relieve returns false if no connection holds memory that can be freed.
+// if another connection needs the memory. relieve returns false if no connection holds memory that can be freed.
 func (s *Server) relieve() bool {
 	if !s.account.over() {
 		return true
@@ -162,7 +162,8 @@ func (c *conn) startSpan(s *stream) (ctx context.Context, end func(*refusal)) {
 
 func noSpan(*refusal) {}
 
-// ask has a call wait for the store (Service.Ask), after begin has returned that the store has to be called.
+// ask lets a call wait for the store (Service.Ask). It is called after begin has reported that the store has to be
+// called.
 func (s *Server) ask(x *Call) (ended *refusal) {
 	defer s.recovered(x, &ended)
 	ctx := x.ctx
@@ -205,7 +206,7 @@ type askers struct {
 	queue   []*Call // the calls that wait for a goroutine while as many as most are running
 }
 
-// start runs a.do(x) on a goroutine, at once or when one is free.
+// start runs a.do(x) on a goroutine: at once if one is idle or another may be started, otherwise when one is free.
 func (a *askers) start(x *Call) {
 	a.mu.Lock()
 	if n := len(a.idle); n > 0 {

@@ -53,7 +53,8 @@ func messageLength(b []byte) int {
 	return int(uint32(b[1])<<24 | uint32(b[2])<<16 | uint32(b[3])<<8 | uint32(b[4]))
 }
 
-// tooLong returns why a body that begins with b is refused before all of it has arrived, or nil if it is not.
+// tooLong returns why a body that begins with b is refused before all of it has arrived, or nil if the body is not
+// refused.
 func (s *stream) tooLong(b []byte) *refusal {
 	if len(b) >= messageHeader {
 		if n := messageLength(b); n > maxMessage {

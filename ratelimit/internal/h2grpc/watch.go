@@ -19,7 +19,7 @@ const (
 )
 
 // watch checks the times of all connections: their age, keepalive, and how long clients take. It ends when there is no
-// connection left, and is started again with the next.
+// connection left, and is started again with the next connection.
 func (s *Server) watch() {
 	every := watchEvery
 	for _, d := range []time.Duration{s.o.MaxAge, s.o.MaxAgeGrace, s.o.KeepaliveTime, s.o.KeepaliveTimeout} {
@@ -46,7 +46,7 @@ func (s *Server) watch() {
 	}
 }
 
-// tick does what is due on one connection.
+// tick does the checks and steps that are due on one connection at the time now.
 func (s *Server) tick(c *conn, now time.Time) {
 	c.end.mu.Lock()
 	defer c.end.mu.Unlock()

@@ -46,8 +46,8 @@ type socket struct {
 	net net.Conn
 	raw syscall.RawConn
 
-	// The callbacks for raw, and their parameters and results. They are fields because a closure would be allocated for
-	// each call.
+	// readReady and writeReady are the callbacks for raw; the fields after them are the callbacks' parameters and
+	// results. They are fields because a closure would be allocated for each call.
 	readReady, writeReady func(fd uintptr) bool
 	room                  func() []byte
 	giveBack              func()
@@ -137,8 +137,8 @@ func (s *socket) left() int {
 }
 
 // sealedConn is a TLS connection whose bytes are sent without waiting. A tls.Conn itself cannot write a part of a TLS
-// record, and is broken by a write that times out. So the tls.Conn writes into memory, and a wire sends the bytes from
-// there.
+// record, and cannot be used after a write that timed out. So the tls.Conn writes into memory, and a wire sends the
+// bytes from there.
 type sealedConn struct {
 	*tls.Conn
 	under *recordConn
@@ -210,7 +210,7 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	return c, nil
 }
 
-// CloseWrite shuts down the sending side, so that the client reads the end of the connection.
+// CloseWrite shuts down the sending side, so that the client's next read returns the end of the connection.
 func (c *sealedConn) CloseWrite() error {
 	if err := c.Conn.CloseWrite(); err != nil {
 		return err

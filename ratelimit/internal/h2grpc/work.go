@@ -10,7 +10,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// work has the calls and answers of one read. It comes from a pool, since a connection needs none between reads.
+// work has the calls and answers of one read. It comes from a pool, since a connection needs no work between reads.
 type work struct {
 	bundle  bundle
 	waiting []*Call            // the calls for the store
@@ -49,9 +49,9 @@ func (c *conn) flushBundle() {
 	}
 }
 
-// findFlushed returns the registered stream with the number id, or nil. If none is registered, it first passes on the
-// answers and calls of this read, since the stream of one of them may then be registered: if its answer waits for flow
-// control, or its call for the store.
+// findFlushed returns the registered stream with the number id, or nil. If no such stream is registered, findFlushed
+// first passes on the answers and calls of this read: the stream of such a call is then registered if its answer waits
+// for flow control, or if the call waits for the store.
 func (c *conn) findFlushed(id uint32) *stream {
 	s := c.out.find(id)
 	if s == nil && len(c.in.work.bundle.answers)+len(c.in.work.waiting)+len(c.in.work.costly) > 0 {
@@ -64,8 +64,8 @@ func (c *conn) findFlushed(id uint32) *stream {
 // checksApart is how many incomplete health checks a connection may have in addition to MaxStreams.
 const checksApart = 16
 
-// register registers the current stream, because another frame than its DATA has come next. It returns false if there
-// are too many streams.
+// register registers the current stream, because the next frame is not the DATA frame of that stream. It returns false
+// if there are too many streams.
 func (c *conn) register() bool {
 	s := c.in.current
 	if s == nil {

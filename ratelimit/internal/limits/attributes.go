@@ -3,10 +3,10 @@ package limits
 import "iter"
 
 // The on/off attributes of an entry, its switches, are fields of two structs, which the configuration tree, the
-// compiled entries and the views share. To add a switch, add a field to one of the structs with the switch's name as
-// its tag, a constant, a row in switches and a case in switchOf. That is enough for the code that reads YAML, checks,
-// shows and explains rules, which loops over switches, and for compile, which copies the structs whole. Only dump.go
-// and rulefile/resource.go, which reads a control plane's resources, name their switches one by one.
+// compiled entries and the views share. To add a switch, add to one of the structs a field that has the switch's name
+// as its tag; add a constant, a row in switches and a case in switchOf. That is enough for the code that reads YAML,
+// checks, shows and explains rules, which loops over switches, and for compile, which copies the structs whole. Only
+// dump.go and rulefile/resource.go, which reads a control plane's resources, name their switches one by one.
 
 // Attributes are the switches that only matter in the entry that decides a descriptor.
 type Attributes struct {
@@ -27,7 +27,8 @@ type switchRow struct {
 	// The switch has no effect, and check warns, where the entry has no rate_limit (needsLimit) or an unlimited one
 	// (needsCounting).
 	needsLimit, needsCounting bool
-	// note is the text that explain prints for a rule that counts and has the switch on; empty if it prints nothing.
+	// note is the text that explain prints for a rule that counts and has the switch on; if note is empty, explain
+	// prints nothing.
 	note string
 }
 
@@ -85,7 +86,7 @@ func switchOf(a *Attributes, p *PathAttributes, i int) *bool {
 	return &p.Share
 }
 
-// notes returns the notes that explain prints for the switches that the rule has on, each with the switch's number.
+// notes returns the notes that explain prints for the switches that are on in the rule, each with the switch's number.
 func (r *Rule) notes() iter.Seq2[int, string] {
 	return func(yield func(int, string) bool) {
 		path := r.step.PathAttributes

@@ -71,7 +71,8 @@ func (c *Changes) compare(domain string, before, after []step) {
 	}
 }
 
-// pair compares an entry before and after a reload; it is nil on the side where it does not exist.
+// pair compares an entry before and after a reload. before is nil if the entry is new, and after is nil if it was
+// removed.
 func (c *Changes) pair(domain string, before, after *step) {
 	var was, is *Rule
 	var below [2][]step

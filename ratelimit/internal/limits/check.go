@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// domainTree has all entries of one domain: those of one file or, with MERGE_DOMAIN_CONFIG, of several files.
+// domainTree has all entries of one domain: the entries of one file or, with MERGE_DOMAIN_CONFIG, of several files.
 type domainTree struct {
 	name    string
 	files   []string
@@ -115,8 +115,8 @@ func (c *checker) at(e *Entry, p Pos) Place {
 	return Place{File: file, Pos: p, Domain: c.domain, Path: c.dotted(e)}
 }
 
-// dotted returns the dotted path of an entry that lies directly below the entries in c.path; for nil, the path of the
-// last entry of c.path.
+// dotted returns the dotted path of the entry e, which lies directly below the entries in c.path; for a nil e, the path
+// of the last entry of c.path.
 func (c *checker) dotted(e *Entry) string {
 	labels := make([]string, 0, len(c.path)+1)
 	for _, up := range c.path {
@@ -171,7 +171,8 @@ func (c *checker) flags(e *Entry) {
 	}
 }
 
-// idle warns about switches that are on but have no effect on the entry; without selects the switches to look at.
+// idle warns about switches that are on but have no effect on an entry of the given kind. The function without selects
+// the switches to look at.
 func (c *checker) idle(e *Entry, kind string, without func(*switchRow) bool) {
 	for i := range switches {
 		name := switches[i].name
@@ -188,7 +189,7 @@ func (e *Entry) shownValue() string {
 	return Quote(e.Value)
 }
 
-// limit checks one limit of an entry. Messages call the limit by the text where.
+// limit checks one limit of an entry. Messages name the limit by the text in where.
 func (c *checker) limit(e *Entry, l *Limit, where string) {
 	orUnlimited := " or unlimited: true"
 	if e.List != nil {
@@ -345,8 +346,8 @@ func (c *checker) covered(group []*Entry) {
 	}
 }
 
-// costInside is what one pattern with a text between two stars costs a call whose value has 60 KiB, the most that Envoy
-// accepts in headers. From costReported for all patterns together, a load warns (BenchmarkPatterns_inside).
+// costInside is how long a pattern with a text between two stars takes to search a value of 60 KiB, the most that Envoy
+// accepts in headers. If all patterns together take costReported or more, a load warns (BenchmarkPatterns_inside).
 const (
 	costInside   = 8 * time.Microsecond
 	costReported = time.Millisecond

@@ -33,7 +33,8 @@ func (c *checker) limits(e *Entry) {
 
 func itemName(i int) string { return fmt.Sprintf("rate_limits[%d]", i) }
 
-// windowTwice reports item i of an entry's rate_limits if it counts the same as an earlier item of the list.
+// windowTwice reports item i of an entry's rate_limits if it counts hits in the same way as an earlier item of the
+// list.
 func (c *checker) windowTwice(e *Entry, i int) {
 	l := &e.List.Items[i]
 	for j := range e.List.Items[:i] {
@@ -122,8 +123,8 @@ func (c *checker) options(e *Entry, l *Limit) {
 	}
 }
 
-// span checks that a sliding window, or the time in which a token bucket fills, is not too long, and warns about odd
-// numbers.
+// span checks that a sliding window, or the time in which a token bucket fills, is not too long, and warns about
+// numbers that are valid but probably mistakes.
 func (c *checker) span(e *Entry, l *Limit, algorithm counter.Algorithm, unit int64) {
 	o := l.options()
 	rule := Rule{PerUnit: l.PerUnit, Unit: unitOf(l.Unit), Multiplier: max(l.Multiplier, 1)}

@@ -57,7 +57,7 @@ type compiler struct {
 	keys   map[string]string // one copy of each key of an entry
 }
 
-// key returns the load's one copy of a key. Matching compares the same few keys all the time, so that one copy of each
+// key returns the load's one copy of a key. Matching compares the same few keys all the time, and a single copy of each
 // stays in the processor's cache.
 func (c *compiler) key(s string) string {
 	have, ok := c.keys[s]
@@ -83,8 +83,8 @@ func (c *compiler) names(entries []Entry) {
 	}
 }
 
-// children compiles the entries nested in parent. path leads to parent; callers reuse its memory. If last is set, these
-// entries are compiled for the last time, and each is emptied when it is done.
+// children compiles the entries nested in parent. path leads to parent; its memory may be reused after children has
+// returned. If last is set, these entries are compiled for the last time, and each is emptied when it is done.
 func (c *compiler) children(parent *step, entries []Entry, path []*step, last bool) {
 	// Allocate once for all entries of the list.
 	m := c.materials(parent, entries)
@@ -145,12 +145,14 @@ func (c *compiler) below(m *materials, s *step, e *Entry, path []*step, last boo
 	}
 }
 
-// materials are the steps, rules and texts for one list of entries, allocated at once and handed out one by one.
+// materials are the steps, rules and texts for one list of entries. They are allocated together, and each entry takes
+// its own.
 type materials struct {
 	parent *step
 	steps  []step
 	rules  []Rule
-	// The values of all steps, copied: the entries' values would keep the text of a whole file alive.
+	// values has copies of the values of all steps, one after another: the entries' own values would keep the text of a
+	// whole file in memory.
 	values string
 }
 
@@ -279,8 +281,8 @@ func keysOf(path []*step) (keys []keyPart) {
 	return keys
 }
 
-// handle returns a rule's counters. It gets them by calling of with the registry of statistics, and notes that the
-// rules need them. Without a registry it returns counters that are never read.
+// handle returns a rule's counters. It gets them by calling the function of with the registry of statistics, and notes
+// that the rules need them. Without a registry it returns counters that are never read.
 func (c *compiler) handle(of func(*stats.Registry) *stats.Rule) *stats.Rule {
 	if c.rules.o.Stats == nil {
 		return new(stats.Rule)

@@ -146,8 +146,8 @@ type DescriptorView struct {
 	PathAttributes
 }
 
-// MatchView is what an entry matches instead of one value. Values is set only for values that share a counter; without
-// a shared counter, each value is shown as a rule of its own.
+// MatchView has the values or networks that an entry matches if it does not match a single value. Values is set only
+// for values that share a counter; without a shared counter, each value is shown as a rule of its own.
 type MatchView struct {
 	Values       []string          `json:"values,omitempty"`
 	Group        string            `json:"group,omitempty"`
@@ -224,10 +224,10 @@ func (r *Rule) view(d *Domain) RuleView {
 }
 
 // maxAbove is how many values and prefixes of an entry are shown again for each rule nested in it. The entry may have
-// 10,000.
+// 10,000 of them.
 const maxAbove = 100
 
-// descriptor returns the view of the step's entry, with no more than most values and prefixes.
+// descriptor returns the view of the step's entry. The parameter most bounds the values and the prefixes in it.
 func (s *step) descriptor(most int) DescriptorView {
 	v := DescriptorView{Key: s.key, Value: s.value, PathAttributes: s.PathAttributes}
 	l := s.match
@@ -264,7 +264,8 @@ func prefixTexts(list []network.Prefix, most int) (out []string) {
 	return cut(out, most)
 }
 
-// cut returns no more than most texts of a list; if it leaves texts out, the last one says how many.
+// cut returns the texts of a list, but no more of them than the number in most. If it leaves texts out, the last text
+// says how many.
 func cut(list []string, most int) []string {
 	if len(list) <= most {
 		return list

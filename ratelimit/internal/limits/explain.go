@@ -26,7 +26,8 @@ type Explanation struct {
 	Rule *RuleView `json:"rule,omitempty"`
 	// Limits are all limits of a rate_limits list, including the first; nil if the entry has no such list.
 	Limits []LimitExplanation `json:"limits,omitempty"`
-	// CounterKey is the rule's key in the store. Explain leaves <window start> in it; ExplainAt fills in the start.
+	// CounterKey is the rule's key in the store. Explain leaves the placeholder <window start> in it; ExplainAt puts
+	// the start of the window there instead.
 	CounterKey string `json:"counter_key,omitempty"`
 	// Window is the present window of a rule with a calendar, in the zone's local time. Only ExplainAt sets it.
 	Window    string `json:"window,omitempty"`
@@ -41,7 +42,8 @@ type Explanation struct {
 // Outcome says how the matching of a descriptor ended.
 type Outcome string
 
-// Outcomes. Except for Limited and Unlimited, the descriptor has no rule and is answered with OK.
+// These are the outcomes. With any outcome but Limited and Unlimited, the descriptor has no rule and is answered with
+// OK.
 const (
 	Limited       Outcome = "limited"
 	Unlimited     Outcome = "unlimited"
@@ -91,7 +93,7 @@ type Try struct {
 	NoAddress bool `json:"no_address,omitempty"`
 }
 
-// The kinds of candidates, in order of precedence.
+// These are the kinds of candidates, in order of precedence.
 const (
 	kindExact    = "exact"
 	kindNetwork  = "network"
@@ -298,7 +300,7 @@ func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 			keys, more = keys[:maxShown], ", …"
 		}
 		x.note("the keys at this level are: %s%s", strings.Join(keys, ", "), more)
-		// A frequent error: the rule exists, but the request's entries are in another order.
+		// This error is frequent: the rule exists, but the request's entries are in another order.
 		if s.parent == nil && i == 0 && len(entries) > 1 && s.below.level(entries[len(entries)-1].Key) != nil {
 			x.note("the order of entries matters, and key %s stands at this level", Quote(entries[len(entries)-1].Key))
 		}
@@ -346,8 +348,8 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 	}
 }
 
-// attributes adds notes on attributes that change the meaning of a rule. of is the beginning of each note, which names
-// the limit in a list of limits.
+// attributes adds notes on attributes that change the meaning of a rule. Each note begins with the text in of, which
+// names the limit in a list of limits.
 func (x *Explanation) attributes(d *Domain, rule *Rule, of string) {
 	if !rule.Unlimited {
 		for i, note := range rule.notes() {
@@ -439,8 +441,8 @@ func firstWords(words []string) []string {
 	return words
 }
 
-// nearMiss returns the known text that differs from word only by case or surrounding space; if there is none, the known
-// text whose spelling is nearest.
+// nearMiss returns the known text that differs from word only by case or surrounding space. If there is no such text,
+// it returns the known text whose spelling is nearest.
 func nearMiss(word string, known []string) string {
 	if len(known) > 10_000 {
 		known = known[:10_000]

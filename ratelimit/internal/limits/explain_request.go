@@ -19,8 +19,8 @@ type RequestExplanation struct {
 type RequestView struct {
 	// Replaced are the descriptors whose limit another descriptor's rule replaces.
 	Replaced []ReplacedView `json:"replaced,omitempty"`
-	// QuotaAlternatives are the descriptors in Left whose rules have quota_mode: the request is over the limit only
-	// when all of these are.
+	// QuotaAlternatives are the descriptors in Left whose rules have quota_mode: they make the request over the limit
+	// only if all of them are over their limits.
 	QuotaAlternatives []int `json:"quota_alternatives,omitempty"`
 	// Left are the descriptors whose rules are applied.
 	Left []int `json:"left,omitempty"`

@@ -61,7 +61,7 @@ func (r *Rule) appendTag(dst []byte) []byte {
 	return r.appendUnit(append(dst, '~', r.tag))
 }
 
-// Tags, which AppendKey describes.
+// These are the tags that the comment of AppendKey describes.
 const (
 	tagFurther  = 'f'
 	tagCalendar = 'c'

@@ -23,7 +23,7 @@ import (
 // FailureMode says how requests of a domain are answered while the store of their counters fails.
 type FailureMode uint8
 
-// Failure modes. FailureUnset means that the setting STORE_FAILURE_MODE applies.
+// These are the failure modes. FailureUnset means that the setting STORE_FAILURE_MODE applies.
 const (
 	FailureUnset FailureMode = iota
 	FailureError
@@ -54,11 +54,11 @@ func ParseFailureMode(s string) (FailureMode, error) {
 
 // Settings are the environment variables that change how rules are compiled.
 type Settings struct {
-	// true: several files may add top-level entries to one domain; false: a second file of a domain is refused.
+	// true: several files may add top-level entries to one domain; false: a second file for a domain is refused.
 	MergeDomains bool `env:"MERGE_DOMAIN_CONFIG" envDefault:"false" table:"Rules"`
 	// Share of a limit from which on hits count as near_limit.
 	NearRatio float32 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8" min:"0" max:"1"`
-	// Put before every key, verbatim: separates deployments that share a store.
+	// Text put before every key, verbatim; it separates deployments that share a store.
 	KeyPrefix string `env:"CACHE_KEY_PREFIX"`
 }
 
@@ -77,8 +77,8 @@ type Options struct {
 	Stats *stats.Registry
 }
 
-// muchText is the size of rule texts, in bytes, from which the garbage of reading them is collected at once: 100,000
-// rules are 6 MB of text and leave 50 MB of garbage.
+// muchText is the size of rule texts, in bytes, from which on the garbage that reading them leaves is collected
+// immediately after reading: 100,000 rules are 6 MB of text and leave 50 MB of garbage.
 const muchText = 1 << 20
 
 // Compile checks and compiles documents. bytes is the size of the texts from which they were read.
@@ -93,7 +93,8 @@ func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Prob
 	}
 	much := bytes >= muchText
 	if much {
-		// Free the memory that reading used, before compiling takes as much: it lowers the peak of a reload by a sixth.
+		// Free the memory that reading used, before compiling takes as much. This lowers a reload's peak of memory by a
+		// sixth.
 		runtime.GC()
 	}
 	rules := compile(domains, o, rep)

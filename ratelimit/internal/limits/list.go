@@ -43,8 +43,8 @@ func (r *Rule) anyReplaces(id uint32) bool {
 }
 
 // LimitStats returns the counters of one limit of a rate_limits list; only the counters in stats.LimitStats are shown.
-// It returns nil if the rule is not in a list, and if the metric key contains values of the request; AppendLimitKey
-// makes the key for the latter case.
+// It returns nil if the rule is not in a list. It also returns nil if the metric key contains values of the request;
+// AppendLimitKey then makes the key.
 func (r *Rule) LimitStats() *stats.Rule {
 	if !r.Listed() {
 		return nil

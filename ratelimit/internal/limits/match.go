@@ -7,7 +7,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// Match is what an entry matches instead of one value: a list of values, or networks.
+// Match has the values or networks that an entry matches if it does not match a single value.
 type Match struct {
 	Values, CIDR, NotCIDR          []Item
 	ValuesPos, CIDRPos, NotCIDRPos Pos
@@ -30,7 +30,7 @@ type Item struct {
 	Pos  Pos
 }
 
-// Bounds: how much the lists of one entry may hold, and how many steps lists may make in a domain.
+// These constants bound how much the lists of one entry may hold, and how many steps lists may make in a domain.
 const (
 	MaxValues   = 1000
 	MaxPrefixes = 10_000
@@ -66,8 +66,8 @@ func (e *Entry) shown() string {
 	return m.shown
 }
 
-// ShownList returns the text that stands for a list of n texts, of which first is the first. not is the prefix for
-// not_cidr.
+// ShownList returns the text that stands for a list of n texts, in braces: the text in first and, if there are more
+// texts, ",…". The text in not precedes them; it marks a list that is not_cidr.
 func ShownList(not, first string, n int) string {
 	more := ""
 	if n > 1 {
@@ -102,7 +102,8 @@ func (e *Entry) valueOf(i int) string {
 	return e.shown()
 }
 
-// stepMatch is what a step matches instead of one value: a list of values with one counter, or networks.
+// stepMatch has the values or networks that a step matches if it does not match a single value: a list of values with
+// one counter, or networks.
 type stepMatch struct {
 	values   []string // the values that share the counter
 	networks *networkList
@@ -134,7 +135,7 @@ type keyPart struct {
 
 func (k keyPart) isValue() bool { return k == keyPart{} }
 
-// keyPart returns what counter keys have in place of a value that the step matches.
+// keyPart returns the text that counter keys have in place of a value that the step matches.
 func (s *step) keyPart() keyPart {
 	switch {
 	case s.match != nil:
@@ -158,7 +159,7 @@ func (k keyPart) appendAddress(dst []byte, value string) []byte {
 	return a.First(int(k.v4)).AppendTo(dst)
 }
 
-// compiledMatch returns what the entry's step matches instead of one value; nil if it matches one value.
+// compiledMatch returns the values or networks that the entry's step matches; nil if the step matches a single value.
 func (e *Entry) compiledMatch() *stepMatch {
 	switch {
 	case e.hasValues() && e.Share:
@@ -194,15 +195,15 @@ func (e *Entry) compiledMatch() *stepMatch {
 	return nil
 }
 
-// only returns a copy of l that has only the prefix with index i, for share_threshold, where each prefix has a counter
-// of its own.
+// only returns a copy of l with a single prefix, whose index is i. It is for share_threshold, where each prefix has a
+// counter of its own.
 func (l *stepMatch) only(i int) *stepMatch {
 	own := *l
 	own.key.text, own.further = l.networks.cidr[i].String(), nil
 	return &own
 }
 
-// sameMatch reports whether two steps with the same key and value match the same values or networks.
+// sameMatch reports whether two steps with the same key and value match the same list of values, or the same networks.
 func sameMatch(a, b *step) bool {
 	if a.match == nil || b.match == nil {
 		return a.match == b.match

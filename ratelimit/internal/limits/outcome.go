@@ -9,15 +9,16 @@ func (d *Domain) Outcome(entries []rls.Entry) Outcome {
 	return outcome
 }
 
-// Forgotten reports whether the configuration seems to have overlooked a descriptor that no rule decides. A value that
-// matches none of several entries that only exempt values is not overlooked if a rule decides another descriptor of the
-// request: the rule of the other descriptor covers all values that are not exempt.
+// Forgotten reports whether the configuration seems to have overlooked a descriptor that no rule decides. If several
+// entries of a level do nothing but exempt values from limits, a value that matches none of them is not overlooked if a
+// rule decides another descriptor of the request: this rule covers all values that are not exempt.
 func (d *Domain) Forgotten(entries []rls.Entry, otherDecided bool) bool {
 	outcome, exempts := d.outcome(entries)
 	return outcome.Unmatched() && !(exempts && otherDecided)
 }
 
-// outcome returns the Outcome, and whether the descriptor matches none of several entries that only exempt values.
+// outcome returns the Outcome, and whether the descriptor matches none of several entries that do nothing but exempt
+// values from limits.
 func (d *Domain) outcome(entries []rls.Entry) (_ Outcome, exempts bool) {
 	if len(entries) == 0 {
 		return NoEntries, false

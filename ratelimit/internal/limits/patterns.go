@@ -97,7 +97,8 @@ func (ps *patterns) candidates(value string) (n int) {
 }
 
 // searched returns for how many patterns with a text between two stars, at most, one value has to be searched. Without
-// an index these are all patterns; with an index, for each length of prefix, the patterns of its most frequent prefix.
+// an index, it counts all such patterns; with an index, it adds up, over the lengths of prefixes, the greatest number
+// of such patterns that share one prefix of that length.
 func (ps *patterns) searched() (n int) {
 	inside := func(numbers []int32) (n int) {
 		for _, i := range numbers {
@@ -125,7 +126,8 @@ func (ps *patterns) searched() (n int) {
 	return n
 }
 
-// joined returns the pieces of the pattern with star between them. Adjacent stars of the pattern count as one.
+// joined returns the pieces of the pattern with the text in star between them. Adjacent stars of the pattern count as
+// one.
 func (p *pattern) joined(star string) string {
 	pieces := append([]string{p.prefix}, p.middle...)
 	return strings.Join(append(pieces, p.suffix), star)

@@ -26,7 +26,7 @@ type Problem struct {
 	// Path is the dotted path of the configured descriptor: key_value.key. A descriptor without a key is written as
 	// descriptors[i], counted from 0.
 	Path string `json:"path,omitempty"`
-	// Text is the wrong key or value as it is written in the source.
+	// Text is the wrong key or value, as it is written in the file or resource.
 	Text    string `json:"text,omitempty"`
 	Message string `json:"message"`
 }
@@ -185,7 +185,7 @@ func (at Place) say(text, format string, args []any) Problem {
 	}
 }
 
-// rejection returns the problems found as an error; nil if there are none.
+// rejection returns the problems found as an error, or nil if there are no problems.
 func (r *Report) rejection() error {
 	if len(r.problems) == 0 {
 		return nil
@@ -230,7 +230,8 @@ func DidYouMean(word string, known []string) string {
 	return nearest(word, known, &compared, math.MaxInt)
 }
 
-// Bounds on the suggestions of one load: a generated file may refer to 100,000 rules that do not exist.
+// These constants bound the suggestions of one load, since a generated file may refer to 100,000 rules that do not
+// exist.
 const (
 	maxSuggestions = 100
 	maxCompared    = 1_000_000 // names compared; each comparison takes 0.2 µs

@@ -14,8 +14,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Rule is one limit with the attributes of its entry, or an override, a limit that came with the request. Compiled
-// rules never change, since many requests read them at once. There may be 100,000 rules.
+// Rule is one limit with the attributes of its entry, or an override, which is a limit that came with the request.
+// Compiled rules never change, since many requests read them at the same time. There may be 100,000 rules.
 type Rule struct {
 	PerUnit    uint32
 	Unit       rls.Unit
@@ -35,13 +35,14 @@ type Rule struct {
 	Algorithm counter.Algorithm
 	// Unlimited is set for rules that count nothing; their PerUnit, Unit and Window are 0.
 	Unlimited bool
-	// Attributes are those of the entry. Only Shadow may differ: an item of rate_limits can have a shadow_mode of its
-	// own.
+	// Attributes are the attributes of the entry. Only Shadow may differ: an item of rate_limits can have a shadow_mode
+	// of its own.
 	Attributes
 	override bool
 	tag      byte // marks the counter keys of anything but a plain fixed window, see AppendKey; 0 for none
 
-	// Metadata goes into the answer's dynamic metadata; nil if none is configured. Rules share it: never write to it.
+	// Metadata goes into the answer's dynamic metadata; nil if no metadata is configured. Rules share it, so never
+	// write to it.
 	Metadata *structpb.Struct
 	// Stats has the rule's statistics. It is nil if their key contains values of the request; AppendMetricKey then
 	// makes the key.
@@ -122,12 +123,12 @@ type ruleLevels struct {
 	list     *listLimit      // nil except for limits of rate_limits
 }
 
-// empty reports whether l has no data, so that its rule does not need it.
+// empty reports whether l has no data, so that its rule needs no ruleLevels of its own.
 func (l *ruleLevels) empty() bool {
 	return l.metric == nil && l.keys == nil && l.replaces == nil && l.calendar == nil && l.list == nil
 }
 
-// noLevels is the ruleLevels of all rules that have none of their own. Never write to it.
+// noLevels has no data. All rules without a ruleLevels of their own share it, so never write to it.
 var noLevels ruleLevels
 
 // rare returns the rule's ruleLevels; never nil.
@@ -154,9 +155,9 @@ func (r *Rules) Override(dst *Rule, o rls.Override) {
 	}
 }
 
-// near returns floor(limit × ratio), and no more than the limit, above which single precision may round. It calculates
-// in single precision, as envoyproxy/ratelimit does: double precision gives other results for some pairs, such as
-// 0.7 × 90.
+// near returns floor(limit × ratio), but at most the limit, since single precision may round to more than that. It
+// calculates in single precision, as envoyproxy/ratelimit does: double precision gives other results for some pairs,
+// such as 0.7 × 90.
 func near(limit uint32, ratio float32) uint32 {
 	return uint32(min(float64(float32(limit)*ratio), float64(limit)))
 }

@@ -87,7 +87,7 @@ type LimitOptions struct {
 	CalendarPos  Pos
 }
 
-// noOptions are the options of all limits that have none of their own. Never write to them.
+// noOptions has the default options. All limits without options of their own share it, so never write to it.
 var noOptions LimitOptions
 
 func (l *Limit) options() *LimitOptions {
@@ -139,7 +139,7 @@ type Replaced struct {
 // Label returns the part of a dotted path that stands for the entry.
 func (e *Entry) Label() string { return Label(e.Index, e.Key, e.shown()) }
 
-// Label returns what Entry.Label returns, for an entry that is not completely read yet.
+// Label returns the text that Entry.Label returns. It is for an entry that is not completely read yet.
 func Label(index int, key, value string) string {
 	switch {
 	case key == "":

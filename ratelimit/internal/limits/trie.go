@@ -125,9 +125,9 @@ type wildcards struct {
 }
 
 // Find returns the rule that decides a descriptor. It matches the descriptor's entries one after the other with
-// configured entries, level by level; the rule is that of the configured entry that matches the last one. Find returns
-// nil if an entry matches nothing, if the last configured entry has no rate_limit, and for a descriptor without
-// entries.
+// configured entries, level by level; the result is the rule of the configured entry that matches the last of the
+// descriptor's entries. Find returns nil if an entry matches nothing, if the last configured entry has no rate_limit,
+// and for a descriptor without entries.
 func (d *Domain) Find(entries []rls.Entry) *Rule {
 	return find(d.root.below, entries)
 }

@@ -33,8 +33,8 @@ func (r *Rule) LimitView() LimitView {
 	return v
 }
 
-// Text returns the limit in words, such as: 10 a minute, sliding_window, `burst-guard`, 2 of 3. more is added after the
-// algorithm, unless it is empty.
+// Text returns the limit in words, such as: 10 a minute, sliding_window, `burst-guard`, 2 of 3. If the parameter more
+// is not empty, its text is added after the algorithm.
 func (v *LimitView) Text(requests uint32, more string) string {
 	unit := strings.ToLower(v.Unit)
 	text := fmt.Sprintf("%d a %s, %s", requests, unit, v.Algorithm)

@@ -12,7 +12,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Bounds on the copies of requests, since callers decide how many texts a request has and how long they are.
+// These constants bound the copies of requests, since callers decide how many texts a request has and how long they
+// are.
 const (
 	maxText  = 256      // bytes of one text
 	maxEvent = 16 << 10 // bytes of one event

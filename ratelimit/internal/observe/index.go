@@ -17,7 +17,7 @@ func (x index) find(id uint64, slots []slot) int {
 	return at
 }
 
-// remove removes an id from the table. It moves those of the ids after it that find would otherwise no longer reach.
+// remove removes an id from the table, and moves each id after it that find would otherwise no longer reach.
 func (x index) remove(id uint64, slots []slot) {
 	mask := len(x) - 1
 	free := x.find(id, slots)

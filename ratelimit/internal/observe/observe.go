@@ -18,9 +18,9 @@ import (
 
 // Settings are the environment variables that turn on recent and top. The fields' comments are their documentation.
 type Settings struct {
-	// Descriptors that /recent keeps: so many refused and so many unmatched ones, with values of requests; 0: off.
+	// How many refused and how many unmatched descriptors /recent keeps, with values of requests; 0: off.
 	RecentSize int `env:"DEBUG_RECENT_SIZE" envDefault:"0" min:"0" max:"10000"`
-	// Keys that /top counts in each minute, 512 bytes each; 0: off.
+	// How many keys /top counts in each minute, 512 bytes each; 0: off.
 	TopKeys int `env:"DEBUG_TOP_KEYS" envDefault:"0" min:"0" max:"10000"`
 }
 
@@ -33,7 +33,7 @@ var ErrTooManyListeners = errors.New("4 taps are open, which is the most there m
 // ErrClosed is the error for a tap that is requested while the daemon stops.
 var ErrClosed = errors.New("the daemon is stopping")
 
-// Observer passes decisions to the taps, recent and top. The zero value has none of them.
+// Observer passes decisions to the taps, recent and top. The zero value has no taps, and recent and top are off.
 type Observer struct {
 	// watching is nil while there are no taps and both recent and top are off. A decision then costs one atomic load.
 	watching atomic.Pointer[Watchers]
@@ -51,7 +51,7 @@ func (o *Observer) Keep(s Settings) {
 	o.publish()
 }
 
-// Watching returns what decisions must be passed to; nil if nothing watches.
+// Watching returns the Watchers to which decisions must be passed; nil if there are none.
 func (o *Observer) Watching() *Watchers { return o.watching.Load() }
 
 // Recent returns the descriptors that were refused or unmatched last; nil if recent is off.
@@ -146,13 +146,13 @@ func (w *Watchers) Note(d *Decision, buf []byte) []byte {
 	return buf
 }
 
-// Outcomes of a descriptor in addition to those of package limits.
+// These are outcomes of a descriptor in addition to the outcomes of package limits.
 const (
 	decided  limits.Outcome = ""
 	replaced limits.Outcome = "replaced" // the rule of another descriptor replaces the descriptor's rule
 )
 
-// outcome returns the reason why no rule decides descriptor i; decided if a rule does.
+// outcome returns the reason why no rule decides descriptor i, or the constant decided if a rule does.
 func (d *Decision) outcome(i int) limits.Outcome {
 	if d.Rules[i] != nil {
 		return decided
@@ -166,8 +166,8 @@ func (d *Decision) outcome(i int) limits.Outcome {
 	return replaced
 }
 
-// forgotten reports whether the configuration has no answer for descriptor i. It never has one if the domain has no
-// rules.
+// forgotten reports whether the configuration has no answer for descriptor i. If the domain has no rules, the
+// configuration has an answer for none.
 func (d *Decision) forgotten(i int) bool {
 	if d.Rules[i] != nil || d.Domain == nil {
 		return d.Rules[i] == nil

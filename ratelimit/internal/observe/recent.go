@@ -14,7 +14,7 @@ const (
 	maxRecentText   = 2 << 10 // bytes of a descriptor's texts after which no further entry is copied
 )
 
-// Recent keeps the descriptors that were refused last, and those that no rule matched last.
+// Recent keeps the descriptors that were refused last, and the descriptors that no rule matched last.
 type Recent struct{ refused, unmatched list }
 
 // newRecent returns a Recent whose lists hold size descriptors; nil, which means off, if size is 0.
@@ -56,7 +56,7 @@ type list struct {
 	next int // index of the descriptor that is overwritten next
 }
 
-// note keeps copies of the descriptors of a decision that were refused, and of those that no rule matched.
+// note keeps copies of the descriptors of a decision that were refused, and of the descriptors that no rule matched.
 func (r *Recent) note(d *Decision) {
 	for i := range d.Request.Descriptors {
 		outcome := decided

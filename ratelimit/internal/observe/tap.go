@@ -9,7 +9,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Bounds on the events that are queued for one listener.
+// These constants bound the events that are queued for one listener.
 const (
 	maxQueued = 1024    // greatest number of events
 	maxWaits  = 1 << 20 // greatest number of bytes
@@ -54,7 +54,7 @@ func (d *Decision) hasUnmatched() bool {
 	return false
 }
 
-// Listener receives decisions as lines of JSON. Lines that the listener's owner does not read in time are dropped.
+// Listener receives decisions as lines of JSON. Lines that the owner of the listener does not read in time are dropped.
 type Listener struct {
 	filter Filter
 	rate   perSecond
@@ -95,11 +95,11 @@ func (l *Listener) note(d *Decision) {
 // Lines returns the channel of events. The caller must call Took with each line it receives.
 func (l *Listener) Lines() <-chan []byte { return l.queue }
 
-// Took makes the room that a line has taken available to further events.
+// Took returns to the queue the room that the given line has taken.
 func (l *Listener) Took(line []byte) { l.waits.Add(-int64(len(line))) }
 
-// Dropped returns the number of accepted events that were dropped since the last call: because they were more than
-// Rate, too long, or without room in the queue.
+// Dropped returns the number of accepted events that were dropped since the previous call of Dropped: because there
+// were more than Rate in a second, because they were too long, or because the queue had no room.
 func (l *Listener) Dropped() uint64 {
 	if l.dropped.Load() == 0 {
 		return 0
@@ -123,9 +123,9 @@ type perSecond struct {
 // outOfOrder is by how many seconds an event may be late, as decisions are while the store is slow.
 const outOfOrder = 10
 
-// take reports whether an event is one of the first most events in its second, which is in Unix time. An event that is
-// late by at most outOfOrder seconds counts for the latest second. If the clock goes back by more, the count starts
-// again.
+// take reports whether an event is one of the first events of its second, which is in Unix time; the parameter most is
+// how many events a second may have. An event that is late by at most outOfOrder seconds counts for the latest second.
+// If the clock goes back by more, the count starts again.
 func (p *perSecond) take(second int64, most uint32) bool {
 	for {
 		before := p.state.Load()

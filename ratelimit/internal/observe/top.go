@@ -25,7 +25,7 @@ type Top struct {
 	last    *minute // the minute before present, which is only read; nil if it had no hits
 }
 
-// newTop returns a Top with slots for so many keys; nil, which means off, for 0.
+// newTop returns a Top with slots for the given number of keys, or nil, which means off, if the number is 0.
 func newTop(keys int) *Top {
 	if keys == 0 {
 		return nil
@@ -100,7 +100,7 @@ func (t *Top) turn(now int64) {
 type TopKey struct {
 	Domain  string      `json:"domain"`
 	Entries []rls.Entry `json:"entries"` // invalid UTF-8 is written as \xNN
-	// Rule is that of the first descriptor with the key; empty for a limit that came with the request.
+	// Rule is the rule of the first descriptor that had the key; empty for a limit that came with the request.
 	Rule string `json:"rule,omitempty"`
 	Hits uint64 `json:"hits"`
 	// Error is the number by which Hits may be too high.
@@ -162,7 +162,8 @@ func (m *minute) reset(at int64) {
 }
 
 // add counts hits of a key. It returns the key's slot if the slot is new and needs a description. If no slot is free,
-// the key takes over the slot with the fewest hits; these hits are added to its own, and may be wrong by that number.
+// the key takes over the slot with the fewest hits, and the count goes on from these hits, so that it may be too high
+// by their number.
 func (m *minute) add(id uint64, hits uint64) *slot {
 	at := m.index.find(id, m.slots)
 	if i := m.index[at]; i != 0 {
@@ -225,7 +226,7 @@ func (m *minute) put(at int, r ranked) {
 	m.slots[r.slot].place = int32(at)
 }
 
-// A slot has its key's texts in itself. So a new key allocates nothing, and a key takes at most 512 bytes in the two
+// A slot contains the texts of its key. So a new key allocates nothing, and a key takes at most 512 bytes in the two
 // minutes that are kept (TestTop_memory). The rule's path is the last text and has at least ruleText bytes.
 const (
 	slotText = 152
@@ -262,7 +263,7 @@ func (s *slot) describe(d *Decision, i int) {
 	s.append(string(d.Rules[i].AppendPath(path[:0], "")), 0)
 }
 
-// append adds a text, cut so that leave bytes remain free after it.
+// append adds a text. The text is cut so that at least as many bytes as leave says remain free after it.
 func (s *slot) append(text string, leave int) {
 	text, shorter := printable.Cut(text, slotText-leave-int(s.used)-1)
 	s.cut = s.cut || shorter

@@ -15,12 +15,12 @@ import (
 // replaced by its hash.
 const maxCachedKey = 400
 
-// Cache remembers counters that were over their limit, so that a caller who keeps sending hits does not cost a call of
-// the store for each (LOCAL_CACHE_SIZE_IN_BYTES). It stores the last known count, not a verdict: requests with limits
-// of their own (overrides) share counters, so the caller of Get compares the count with the limit in force.
+// Cache remembers counters that were over their limit, so that a client that keeps sending hits does not cost a call of
+// the store for each hit (LOCAL_CACHE_SIZE_IN_BYTES). It stores the last known count, not a verdict: requests with
+// limits of their own (overrides) share counters, so the caller of Get compares the count with the limit in force.
 //
 // An entry may disappear at any time, evicted by other entries. An entry may also be stale: if a hit is answered before
-// a refund of its counter but entered into the cache after the refund, the entry stays until the window ends.
+// a refund of its counter, but is entered into the cache after the refund, the entry stays until the window ends.
 type Cache struct {
 	cache  *freecache.Cache
 	secret siphash.Secret
@@ -29,7 +29,7 @@ type Cache struct {
 // New returns an empty cache of about size bytes, at least 512 KiB. All of the memory is allocated at once.
 func New(size int) *Cache { return newCache(size, nil) }
 
-// newCache is New with a clock; nil is the real clock.
+// newCache is New with a clock; if clock is nil, the cache uses the real time.
 func newCache(size int, clock freecache.Timer) *Cache {
 	return &Cache{freecache.NewCacheCustomTimer(size, clock), siphash.NewSecret()}
 }
@@ -102,7 +102,8 @@ func (o *Cache) Delete(key []byte) {
 	o.cache.Del(o.key(key, &long))
 }
 
-// Clear forgets all counters, for when the rules have changed. It also sets the statistics of Gauges back to 0.
+// Clear forgets all counters. It is called when the rules have changed. It also sets the statistics of Gauges back to
+// 0.
 func (o *Cache) Clear() { o.cache.Clear() }
 
 // key returns the key under which freecache stores a counter: the counter's own key or, if that is longer than

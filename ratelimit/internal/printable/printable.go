@@ -28,7 +28,7 @@ func Append(dst []byte, s string) []byte {
 	return dst
 }
 
-// Cut returns s, or as many whole runes of it as fit into most bytes.
+// Cut returns s if s has at most as many bytes as the parameter most says; otherwise as many whole runes of s as fit.
 func Cut(s string, most int) (text string, cut bool) {
 	if len(s) <= most {
 		return s, false

@@ -8,7 +8,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// seen is what a mapping file makes of one series, and when the series changed last.
+// seen is the target to which a mapping file maps one series, and when the series changed last.
 type seen struct {
 	target
 	labels []stats.Tag
@@ -19,8 +19,8 @@ type seen struct {
 	round  int // the last scrape in which the registry had the series
 }
 
-// lost is the count of names that the registry has forgotten, for a series that adds up several names. Without it the
-// sum would decrease, which Prometheus takes for a restart.
+// lost is the count of names that the registry has forgotten, for a series that is the sum of several names. Without
+// this count the sum would decrease, and Prometheus would assume a restart of the daemon.
 type lost struct {
 	*seen // that of one of the forgotten names
 	value float64
@@ -65,7 +65,7 @@ func (p *Page) writeMapped(w *writer) {
 	all.write(w)
 }
 
-// lookup returns what the mapping file makes of a series.
+// lookup returns the target to which the mapping file maps a series.
 func (p *Page) lookup(name string, tags []stats.Tag, k kind) *seen {
 	id := name
 	if len(tags) > len(p.extra) {

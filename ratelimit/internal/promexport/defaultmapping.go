@@ -14,7 +14,7 @@ import (
 // This file has the default mapping, which the table in docs/statistics.md#pull-metrics describes, for everything but
 // times, which times.go maps.
 
-// writeDefault writes all statistics except those of rules and times.
+// writeDefault writes all statistics except the statistics of rules and times.
 func (p *Page) writeDefault(w *writer) {
 	all := families{}
 	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
@@ -71,7 +71,7 @@ func methodOf(name, suffix string) (string, bool) {
 
 // rules writes the rules that were hit, with the parts of their keys as the labels domain, key1 and key2. Rules with
 // more than three parts are added up under the labels of their first three. All counters of a rule are written from its
-// first hit on, except for two that few rules need.
+// first hit on, except for two counters that few rules need.
 func (p *Page) rules(w *writer) {
 	hit := p.Stats.Rules()
 	for i := range hit {
@@ -124,8 +124,9 @@ func (p *Page) limits(w *writer) {
 	all.write(w)
 }
 
-// threeParts returns the first three parts of a rule's key, without dots at the end: an empty label is the same as a
-// missing one, so keys that differ only in such dots would be two series with the same labels.
+// threeParts returns the first three parts of a rule's key, without dots at the end. A dot at the end would make an
+// empty label, which is the same as a missing label, so keys that differ only in such dots would be two series with the
+// same labels.
 func threeParts(key string) string {
 	dots := 0
 	for i := range len(key) {
@@ -153,7 +154,8 @@ type ruleSlot struct {
 	value   float64
 	parts   [3]string
 	own     [3]dto.LabelPair
-	// For a key of one, two or three parts: so many labels of own, and the labels of all series.
+	// pairs has the label pairs for keys of one, two and three parts: one, two or three labels of the rule, and the
+	// labels that all series have.
 	pairs [3][]*dto.LabelPair
 }
 

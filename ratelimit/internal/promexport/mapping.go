@@ -60,7 +60,7 @@ func parseMapping(text string) (_ *Mapping, err error) {
 // unmarshalErrors begins the YAML library's message about values of wrong types, which has a line number for each.
 const unmarshalErrors = "yaml: unmarshal errors:\n  "
 
-// textKeys converts the keys of all maps to strings, since the library cannot write others.
+// textKeys converts the keys of all maps to strings, since the YAML library cannot write keys of other types.
 func textKeys(v any) any {
 	switch v := v.(type) {
 	case yaml.MapSlice:
@@ -91,7 +91,8 @@ func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
 	return load(m, string(b))
 }
 
-// load loads a mapping file, and returns an error for texts with which the library would panic when it is used.
+// load loads a mapping file. It also returns an error for texts that the library accepts but that would make it panic
+// when the mapping is used.
 func load(m *mapper.MetricMapper, text string) error {
 	if err := m.InitFromYAMLString(text); err != nil {
 		return err
@@ -118,8 +119,8 @@ var (
 	errBuckets = errors.New("buckets must rise")
 )
 
-// located returns err with the number of the line that is wrong. The library has line numbers only for errors in YAML,
-// so located looks for the first mapping that cannot be loaded together with the mappings before it.
+// located returns err with the number of the line that is wrong. The library gives line numbers only for errors in
+// YAML, so located looks for the first mapping that cannot be loaded together with the mappings before it.
 func located(text string, doc yaml.MapSlice, err error) error {
 	list := 0
 	for _, item := range doc {
@@ -183,8 +184,8 @@ func firstToken(n ast.Node) int {
 	return n.GetToken().Position.Line
 }
 
-// modernize renames old keys: timer_type, match_metric_type: timer, and buckets and quantiles outside of the options
-// that contain them today. It reports whether it found any.
+// modernize renames old keys: timer_type, match_metric_type: timer, and buckets and quantiles outside of the option
+// maps that contain them in the present format. It reports whether it found any.
 func modernize(doc yaml.MapSlice) (old bool) {
 	for _, item := range doc {
 		if entry, ok := item.Value.(yaml.MapSlice); ok && item.Key == "defaults" {
@@ -217,7 +218,7 @@ func modernizeEntry(entry yaml.MapSlice) (old bool) {
 	return old
 }
 
-// target is what a mapping makes of one name.
+// target is the metric to which a mapping file maps one name.
 type target struct {
 	name, help string
 	labels     map[string]string

@@ -27,8 +27,8 @@ import (
 
 // Settings are the environment variables of a Page.
 type Settings struct {
-	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may
-	// want; no effect with a mapping file.
+	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, for old dashboards; no
+	// effect with a mapping file.
 	Milliseconds bool `env:"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS" envDefault:"false"`
 }
 
@@ -163,7 +163,8 @@ func (p *Page) buildInfo(w *writer) {
 
 const buildInfo = "ratelimit_build_info"
 
-// labelsOf turns tags into labels, whose names have fewer characters. If two names become equal, the first tag is kept.
+// labelsOf turns tags into labels. Characters that a label's name must not have are replaced; if two names become equal
+// by that, the first tag is kept.
 func labelsOf(tags []stats.Tag) []stats.Tag {
 	var labels []stats.Tag
 	seen := map[string]bool{}
@@ -178,7 +179,7 @@ func labelsOf(tags []stats.Tag) []stats.Tag {
 }
 
 // LabelClash returns the reason why the tags cannot all become labels: metrics or Prometheus use one of the names
-// already, or two names become equal. It returns "" if they can.
+// already, or two names become equal. It returns an empty string if there is no such reason.
 func LabelClash(tags map[string]string) string {
 	made := map[string]string{}
 	for name := range tags {

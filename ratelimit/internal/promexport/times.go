@@ -14,7 +14,7 @@ import (
 )
 
 // times turns timer values into histograms and summaries. The registry passes samples, each of which stands for 1/rate
-// events, so counts and sums are those of all events.
+// events, so the counts and sums are the counts and sums of all events.
 type times struct {
 	mapping func(stats.Series) (timeMapping, bool)
 
@@ -49,8 +49,8 @@ func (t *times) observe(s stats.Series, d time.Duration, rate float64) {
 	}
 }
 
-// of returns the metric of a timer, and makes it if there is none; nil if the timer is not shown. The caller holds
-// t.mu.
+// of returns the metric of a timer, and makes the metric if it does not exist. It returns nil if the timer is not
+// shown. The caller holds t.mu.
 func (t *times) of(s stats.Series) *timer {
 	h, known := t.all[s.Name]
 	if known {
@@ -89,8 +89,8 @@ func (t *times) write(w *writer, timers []stats.Series) {
 	}
 }
 
-// families reads the present values. It does not write, because it holds the lock that the flusher needs, and a client
-// may read the page slowly.
+// families returns the present values, and writes nothing: it holds the lock that the flusher needs, and a client may
+// read the page slowly.
 func (t *times) families(w *writer, timers []stats.Series) map[string]*dto.MetricFamily {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,10 +137,11 @@ func (h *timer) metric() *dto.Metric {
 // defaultQuantiles are the quantiles of a timer for which a mapping file sets none.
 var defaultQuantiles = map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001}
 
-// callBuckets are the buckets of envoyproxy/ratelimit, .005 to 10 s, and finer ones below, where most decisions are.
+// callBuckets are the buckets of envoyproxy/ratelimit, from .005 to 10 s, and finer buckets below .005 s, where most
+// decisions are.
 var callBuckets = append([]float64{.00005, .0001, .00025, .0005, .001, .0025}, prometheus.DefBuckets...)
 
-// storeBuckets begin where the answers of a nearby store begin.
+// storeBuckets begin at 50 µs, where the response times of a nearby store begin.
 var storeBuckets = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
 
 // timeMapping returns the metric that a timer becomes, by the mapping file or the default mapping.

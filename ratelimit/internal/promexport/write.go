@@ -86,7 +86,8 @@ type sample struct {
 	value  float64
 }
 
-// of returns the family with a name; nil if the name already has another type. A nil family ignores what is added.
+// of returns the family with the given name, and makes it if it does not exist. It returns nil if the name already has
+// another type; adding to a nil family does nothing.
 func (fs families) of(w *writer, name string, k kind, help string) *family {
 	if !w.claim(name, k) {
 		return nil
@@ -156,8 +157,8 @@ func identity(labels []stats.Tag) string {
 	return b.String()
 }
 
-// with returns a metric's own labels together with extra, the labels of all metrics. A metric's own label wins over an
-// extra label with the same name.
+// with returns a metric's own labels together with the labels in extra, which all metrics have. A metric's own label
+// wins over an extra label with the same name.
 func with(extra []stats.Tag, own ...stats.Tag) []stats.Tag {
 	all := own
 	for _, t := range extra {

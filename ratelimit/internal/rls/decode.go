@@ -18,8 +18,8 @@ const (
 	MaxEntries     = 1 << 18
 )
 
-// keepEntries is how many entries a Request keeps memory for between calls. Memory that one outsized message has made
-// larger is freed.
+// keepEntries is the number of entries for which a Request keeps its memory between calls. Memory that one outsized
+// message has made larger is freed.
 const keepEntries = 4096
 
 // Unmarshal decodes one envoy.service.ratelimit.v3.RateLimitRequest. It accepts the same messages as the code that

@@ -72,7 +72,7 @@ func setLength(dst []byte, start int) []byte {
 	return slices.Replace(dst, start-1, start, protowire.AppendVarint(length[:0], uint64(n))...)
 }
 
-// The append functions below serve only field numbers less than 16, so that a tag is one byte. As proto3 prescribes,
+// The append functions below support only field numbers less than 16, so that a tag is one byte. As proto3 prescribes,
 // they write nothing for a zero value.
 
 func appendUint(dst []byte, field byte, v uint64) []byte {

@@ -68,7 +68,7 @@ type Override struct {
 // not always a longer unit (Week is 7), so never compare units by their numbers.
 type Unit int32
 
-// The units of the v3 API. In a request, the API has no name for a week, but the number 7 is accepted.
+// These are the units of the v3 API. In a request, the API has no name for a week, but the number 7 is accepted.
 const (
 	UnknownUnit Unit = 0
 	Second      Unit = 1
@@ -103,7 +103,7 @@ func (u Unit) String() string {
 // Code is the verdict on one descriptor or on the whole request.
 type Code int32
 
-// The codes. A response never has UnknownCode.
+// These are the codes. A response never has UnknownCode.
 const (
 	UnknownCode Code = 0
 	OK          Code = 1

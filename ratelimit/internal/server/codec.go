@@ -11,8 +11,8 @@ import (
 )
 
 // exchange is one call of ShouldRateLimit in grpc-go's server: a pooled service.Call, and the bytes of the request,
-// into which the Call's strings point. grpc-go frees those bytes when Unmarshal returns, so the exchange holds a
-// reference of its own until the answer is encoded.
+// into which the Call's strings point. grpc-go frees these bytes when Unmarshal returns unless there is another
+// reference to them, so the exchange holds a reference until the answer is encoded.
 type exchange struct {
 	service.Call
 	wire mem.BufferSlice

@@ -52,8 +52,8 @@ func writeServiceError(w http.ResponseWriter, err error) {
 	writeRefusal(w, err)
 }
 
-// logReset logs who has reset which counters, or has tried to while the store did not answer. The log line contains
-// values of requests.
+// logReset logs that a client has reset counters, or has tried to while the store did not answer. The log line names
+// the client and the counters, and contains values of requests.
 func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Descriptor, report *service.CounterReport,
 	err error) {
 	message := "counters reset"

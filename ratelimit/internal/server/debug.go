@@ -18,8 +18,8 @@ import (
 
 // DebugSettings are the environment variables of the debug listener. The fields' comments are their documentation.
 type DebugSettings struct {
-	// Opens the guarded pages of the debug port, which has no TLS, as a bearer token of 16 bytes or more; unset: they
-	// are for this host alone, to read. _TOKEN_FILE reads it from a file.
+	// Bearer token, of 16 bytes or more, that opens the guarded pages of the debug port, which has no TLS; unset: only
+	// this host may read them. DEBUG_TOKEN_FILE reads it from a file.
 	Token string `env:"DEBUG_TOKEN" secret:"true"`
 }
 
@@ -56,12 +56,12 @@ var debugPages = []page{
 	{"/top", "guarded; the keys with most hits in the last minute, DEBUG_TOP_KEYS: ?domain=D"},
 }
 
-// xdsPage is a page only if the rules come from a control plane.
+// xdsPage is listed and served only if the rules come from a control plane.
 var xdsPage = page{"/xds", "the control plane: connected or not, the version in force, what was refused last"}
 
 // NewDebug returns the handler of the debug listener. Every page except for the profiles can also be JSON, with
 // ?format=json. A guard protects the pages that show values of requests or change something. All other pages are open
-// to everything but web pages, so the port should be reachable for operators only.
+// to every client except scripts of foreign web pages, so the port should be reachable for operators only.
 func NewDebug(o DebugOptions) http.Handler {
 	d := &debugPort{o}
 	mux := http.NewServeMux()
@@ -91,7 +91,7 @@ func NewDebug(o DebugOptions) http.Handler {
 	return recovered(guarded.keepForeignOut(mux), o.Log, o.Stats.Counter(panicStat))
 }
 
-// only returns h with the answer 405 to all methods but the given ones.
+// only returns h restricted to the given methods: it answers 405 to all other methods.
 func only(h http.HandlerFunc, methods ...string) http.HandlerFunc {
 	allow := strings.Join(methods, ", ")
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -22,17 +22,20 @@ import (
 
 // GRPCSettings are the environment variables of the gRPC listener.
 type GRPCSettings struct {
-	// Age at which a gRPC connection gets GOAWAY, plus or minus 10 %, so that balancing evens out; 0: never.
+	// Age at which a gRPC connection gets GOAWAY, plus or minus 10 %, so that clients connect again and load evens out;
+	// 0: never.
 	MaxAge time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h" min:"0s"`
 	// Time that a connection gets after GRPC_MAX_CONNECTION_AGE to finish its calls before it is cut; 0: for ever.
 	MaxAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h" min:"0s"`
 	// How long a gRPC connection may be silent before the server pings it.
 	KeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"` // grpc-go takes 0 as 2 h
-	// How long the client has to answer such a ping before the connection is dropped.
+	// How long a client has to answer the ping of GRPC_KEEPALIVE_TIME before its connection is dropped.
 	KeepaliveTimeout time.Duration `env:"GRPC_KEEPALIVE_TIMEOUT" envDefault:"20s" min:"1s"` // grpc-go takes 0 as 20 s
-	// Shortest pause between pings that a client may send, with streams or without; more often ends its connection.
+	// Shortest pause that a client must leave between pings, with streams or without; a client that pings more often is
+	// disconnected.
 	MinPing time.Duration `env:"GRPC_KEEPALIVE_MIN_TIME" envDefault:"5s" min:"0s"`
-	// Calls that a gRPC connection may have open; more are refused (REFUSED_STREAM), and a client that knows waits.
+	// Calls that a gRPC connection may have open. More are refused (REFUSED_STREAM); a client that knows the number
+	// waits instead.
 	MaxStreams int `env:"GRPC_MAX_CONCURRENT_STREAMS" envDefault:"1024" min:"1" max:"1000000"`
 	// true: the gRPC reflection service is served, for grpcurl and the like; only with GRPC_SERVER=grpc-go.
 	Reflection bool `env:"GRPC_REFLECTION" envDefault:"false"`
@@ -58,10 +61,10 @@ type GRPCOptions struct {
 // serviceName is the gRPC service that this daemon implements.
 const serviceName = "envoy.service.ratelimit.v3.RateLimitService"
 
-// Settings of grpc-go's server. Windows and buffers have fixed sizes: grpc-go's adaptive windows cost a ping per
-// connection and gain nothing for messages of a hundred bytes. Stream workers are goroutines that serve one call after
-// the other. There are as many as there usually are calls in flight, because the stack of a new goroutine has to grow
-// for every call, which takes 14 % of envoyproxy/ratelimit's CPU time.
+// These are settings of grpc-go's server. Windows and buffers have fixed sizes: grpc-go's adaptive windows cost a ping
+// per connection and gain nothing for messages of a hundred bytes. Stream workers are goroutines that serve one call
+// after the other. There are as many as there usually are calls in flight, because the stack of a new goroutine has to
+// grow for every call, which takes 14 % of envoyproxy/ratelimit's CPU time.
 const (
 	streamWorkers = 512
 	bufferBytes   = 64 << 10
@@ -142,8 +145,8 @@ type decisions struct {
 	panics   *stats.Counter
 }
 
-// shouldRateLimit answers one call of ShouldRateLimit. It does not call the interceptor, which is for the other
-// services, but counts and times the call itself.
+// shouldRateLimit answers one call of ShouldRateLimit. It does not call the interceptor, which counts and times the
+// methods of the other services, but counts and times the call itself.
 func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	d := srv.(*decisions)
 	arrived := d.service.Now()

@@ -13,13 +13,14 @@ import (
 )
 
 // guard protects the pages of the debug port that show values of requests or change something. If DEBUG_TOKEN is set, a
-// request needs it. Otherwise these pages are only for programs on this host, and cannot be used to change anything.
-// Requests that a browser sends for a web page are refused in either case.
+// request must have this token. Otherwise these pages are only for programs on this host, and cannot be used to change
+// anything. Requests that a browser sends for a web page are refused in either case.
 type guard struct {
 	token string // DEBUG_TOKEN; empty if it is not set
 }
 
-// page returns h with an error as the answer to every request that the guard refuses, and to other methods.
+// page returns h, protected: it answers with an error to every request that the guard refuses, and to methods other
+// than the given methods.
 func (g guard) page(h http.HandlerFunc, methods ...string) http.HandlerFunc {
 	h = only(h, methods...)
 	writes := slices.Contains(methods, http.MethodDelete)
@@ -62,7 +63,8 @@ func (g guard) refuses(r *http.Request, writes bool) (status int, code, message 
 	return 0, "", ""
 }
 
-// keepForeignOut returns h with an error as the answer to requests that a browser sends for a foreign web page.
+// keepForeignOut returns h, protected: it answers with an error to requests that a browser sends for a foreign web
+// page.
 func (g guard) keepForeignOut(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if message := g.foreign(r); message != "" {
@@ -73,9 +75,9 @@ func (g guard) keepForeignOut(h http.Handler) http.Handler {
 	})
 }
 
-// foreign returns the reason why a request may come from a foreign web page; empty if it does not. A foreign page's
-// request has the header Origin or Sec-Fetch-Site, unless the page's own name resolves to this host, which the browser
-// then takes for the page's own host (DNS rebinding). Against such pages, foreign looks for Accept-Language: browsers
+// foreign returns the reason why a request may come from a foreign web page; empty if it does not. Such a request has
+// the header Origin or Sec-Fetch-Site, unless the name of the page's host resolves to this host (DNS rebinding): the
+// browser then takes this host for the page's own. Against such pages, foreign looks for Accept-Language: browsers
 // always send it, whereas a page can set User-Agent as it likes.
 func (g guard) foreign(r *http.Request) (message string) {
 	for _, site := range r.Header.Values("Sec-Fetch-Site") {
@@ -96,8 +98,8 @@ func (g guard) foreign(r *http.Request) (message string) {
 	return ""
 }
 
-// hasToken reports whether the request has the guard's token. It compares in constant time, also tokens of different
-// lengths.
+// hasToken reports whether the request has the guard's token. The comparison takes the same time for every wrong token,
+// whatever its length.
 func (g guard) hasToken(r *http.Request) bool {
 	all := r.Header.Values("Authorization")
 	if len(all) != 1 {

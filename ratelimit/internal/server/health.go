@@ -16,7 +16,7 @@ import (
 // Component is one part of the daemon whose state counts for the daemon's health.
 type Component uint8
 
-// The components. A component does not count before Set is called for it.
+// These are the components. A component does not count before Set is called for it.
 const (
 	// StoreLink is healthy while there are connections to the key-value store. It counts only with
 	// KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION.
@@ -49,7 +49,7 @@ func NewHealth() *Health {
 	return h
 }
 
-// Set makes a component count and sets whether it is healthy.
+// Set sets whether a component is healthy. From the first call on, the component counts for the daemon's health.
 func (h *Health) Set(c Component, well bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

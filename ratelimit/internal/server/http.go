@@ -29,15 +29,16 @@ import (
 // HTTPSettings are the environment variables of the HTTP listener. The bounds on reading and idling also apply to the
 // other HTTP listeners.
 type HTTPSettings struct {
-	// Longest body of /json, in bytes; beyond it 413.
+	// Longest body of /json, in bytes; a longer body is answered with 413.
 	BodyBytes int64 `env:"HTTP_MAX_BODY_BYTES" envDefault:"1048576" min:"1"`
 	// Time a client has to send the header of an HTTP request.
 	HeaderTimeout time.Duration `env:"HTTP_READ_HEADER_TIMEOUT" envDefault:"5s" min:"1ms"`
 	// Time a client has to send a whole HTTP request.
 	ReadTimeout time.Duration `env:"HTTP_READ_TIMEOUT" envDefault:"15s" min:"1ms"`
-	// Time a decision over HTTP may take: HTTP callers bring no deadline. The store's failure mode answers then.
+	// Time a decision over HTTP may take, since HTTP clients send no deadline. Afterwards the store's failure mode
+	// answers.
 	Timeout time.Duration `env:"HTTP_REQUEST_TIMEOUT" envDefault:"10s" min:"1ms"` // not 0: no bound but the store's
-	// Time from the end of an HTTP request's header to the end of its answer. Longer than HTTP_REQUEST_TIMEOUT.
+	// Time from the end of an HTTP request's header to the end of its answer. Must be longer than HTTP_REQUEST_TIMEOUT.
 	WriteTimeout time.Duration `env:"HTTP_WRITE_TIMEOUT" envDefault:"30s" min:"1ms"`
 	// How long a kept-alive HTTP connection may rest between requests.
 	IdleTimeout time.Duration `env:"HTTP_IDLE_TIMEOUT" envDefault:"2m" min:"1ms"`
@@ -162,7 +163,7 @@ func writeRefusal(w http.ResponseWriter, err error) {
 	case !ok:
 		writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
 	case refusal == service.ErrNoRules:
-		// 400 as in envoyproxy/ratelimit, although the client cannot correct anything: clients rely on it
+		// Answer 400, as envoyproxy/ratelimit does and clients rely on, although the client cannot correct anything.
 		writeError(w, http.StatusBadRequest, "UNAVAILABLE", refusal.Msg)
 	case refusal.Kind == service.Invalid:
 		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", refusal.Msg)

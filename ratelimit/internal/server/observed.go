@@ -13,7 +13,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// recent serves the page that lists the last descriptors that were refused and the last that no rule matched.
+// recent serves the page that lists the descriptors that were refused last, and the descriptors that no rule matched
+// last.
 func (d *debugPort) recent(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if err := known(q, "domain", "format"); err != nil {

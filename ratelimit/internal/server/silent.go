@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Listener wraps a listener for grpc.Server.Serve. Closing it also closes the connections on which the client has not
-// begun HTTP/2 yet. grpc-go's Stop and GracefulStop wait for these before they send any GOAWAY, so a silent client
-// would delay a stop by up to the time greeting.
+// Listener wraps a listener for grpc.Server.Serve. Closing the result also closes the connections on which the client
+// has not begun HTTP/2 yet. grpc-go's Stop and GracefulStop wait for such connections before they send any GOAWAY, so a
+// silent client would delay a stop by up to the duration in greeting.
 func Listener(l net.Listener) net.Listener {
 	return &listener{Listener: l, silent: map[*silentConn]struct{}{}}
 }

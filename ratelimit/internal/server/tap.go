@@ -91,8 +91,8 @@ loop:
 	s.rest(l)
 }
 
-// lines writes a line and the lines that are queued behind it, for up to tapReport: for a slow reader, some are always
-// queued.
+// lines writes the given line and the lines queued after it, for at most the time tapReport: for a slow reader, there
+// is always a queued line.
 func (s stream) lines(l *observe.Listener, line []byte) error {
 	for begun := time.Now(); ; {
 		now := time.Now()
@@ -173,8 +173,8 @@ func tapQuery(q url.Values) (f observe.Filter, lasts time.Duration, err error) {
 	return f, time.Duration(seconds) * time.Second, err
 }
 
-// number parses a parameter whose value is an integer from 1 to most. otherwise is the result if the parameter is
-// missing.
+// number parses a parameter whose value is an integer from 1 to the number in most. If the parameter is missing, the
+// result is otherwise.
 func number(q url.Values, name string, otherwise, most int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -187,8 +187,8 @@ func number(q url.Values, name string, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// known returns an error for unknown and for repeated parameters: with a filter's name misspelled, for example, nothing
-// would be filtered.
+// known returns an error for unknown and for repeated parameters. If the name of a filter were misspelled, for example,
+// nothing would be filtered.
 func known(q url.Values, names ...string) error {
 	for name, values := range q {
 		if !slices.Contains(names, name) {

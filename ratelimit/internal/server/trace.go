@@ -22,8 +22,8 @@ import (
 	"gatehouse/ratelimit/internal/h2grpc"
 )
 
-// Tracing makes the listeners record a span for each request. Without tracing (nil), handlers without any tracing code
-// are registered, so that requests pay nothing for it.
+// Tracing makes the listeners record a span for each request. If it is nil, the listeners register handlers without any
+// tracing code, so that tracing costs requests nothing.
 type Tracing struct {
 	Tracer     trace.Tracer
 	Propagator propagation.TextMapPropagator
@@ -63,8 +63,8 @@ func endGRPC(span trace.Span, err error) {
 	endCall(span, s.Code(), s.Message())
 }
 
-// endCall ends the span of a gRPC call with the call's status. An error of the client's does not mark the span as
-// failed.
+// endCall ends the span of a gRPC call with the call's status. An error that the client has caused does not mark the
+// span as failed.
 func endCall(span trace.Span, code grpccodes.Code, message string) {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(code)))
@@ -164,7 +164,7 @@ func peerAttributes(address string) []attribute.KeyValue {
 	return []attribute.KeyValue{attribute.String("network.peer.address", host), attribute.Int("network.peer.port", n)}
 }
 
-// metadataCarrier lets a propagator read the metadata of a call. grpc-go has the names in lower case.
+// metadataCarrier lets a propagator read the metadata of a call. In grpc-go's metadata, names are in lower case.
 type metadataCarrier metadata.MD
 
 // Get implements propagation.TextMapCarrier.

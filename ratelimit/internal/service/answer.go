@@ -17,8 +17,8 @@ import (
 func (c *Call) HTTPHeaders() []rls.Header { return c.Response.Headers[c.named:] }
 
 // describe adds the limit of step p to the members of the draft headers. st is the status that the limit gave the
-// descriptor; known is false if the store gave no answer and the configured failure mode made the status. Limits in
-// shadow mode refuse nothing and are left out.
+// descriptor; known is false if the store gave no answer, so that the configured failure mode decided the status.
+// Limits in shadow mode refuse nothing and are left out.
 func (c *Call) describe(p *step, st *rls.Status, known bool) {
 	if p.rule.Shadow || len(c.members) == decide.MaxMembers {
 		return
@@ -96,8 +96,8 @@ func describe(descriptors []rls.Descriptor) []*structpb.Value {
 	return list
 }
 
-// mergeStruct adds the fields of src to dst. For a key that both have, two maps are merged, and otherwise dst keeps its
-// value. dst shares maps with src only where no later merge writes to them.
+// mergeStruct adds the fields of src to dst. If dst and src both have a key, two maps are merged, and otherwise dst
+// keeps its value. dst shares maps with src only where no later merge writes to them.
 func mergeStruct(dst, src *structpb.Struct) {
 	for key, value := range src.GetFields() {
 		have, ok := dst.Fields[key]

@@ -15,16 +15,16 @@ import (
 type CounterReport struct {
 	Domain string         `json:"domain"`
 	Limits []LimitCounter `json:"limits"`
-	// Deleted is how many counters a reset has deleted, not counting those without hits; nil if no reset was requested.
-	// Limits shows the counters as they were before the reset.
+	// Deleted is how many counters a reset has deleted, not counting counters without hits; nil if no reset was
+	// requested. Limits shows the counters as they were before the reset.
 	Deleted *int   `json:"deleted,omitempty"`
 	Note    string `json:"note,omitempty"`
 }
 
 // LimitCounter is one limit of a descriptor and the state of its counter.
 type LimitCounter struct {
-	// Rule is the dotted path of the configuration entry that sets the limit, File the file that has the entry. Both
-	// are empty for a limit that the request itself sets.
+	// Rule is the dotted path of the configuration entry that sets the limit, and File names the file that has the
+	// entry. Both are empty for a limit that the request itself sets.
 	Rule string `json:"rule,omitempty"`
 	File string `json:"file,omitempty"`
 	Key  string `json:"key"`
@@ -121,8 +121,8 @@ type reading struct {
 	reset int64 // in seconds, as a request without hits would get it
 }
 
-// readings returns a reading for each limit of a rule, which read has yet to fill in: for the rule first, which decides
-// the descriptor, and for the further limits of its list.
+// readings returns a reading for each limit of a rule: for the rule in first, which decides the descriptor, and for the
+// further limits of its list. The method read has yet to fill in the counters.
 func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain string, entries []rls.Entry) []reading {
 	now := s.clock().Unix()
 	all := make([]reading, 0, 1+len(first.Further))

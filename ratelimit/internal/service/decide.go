@@ -18,8 +18,8 @@ import (
 type Call struct {
 	Request  rls.Request
 	Response rls.Response
-	// At is when the request arrived. Done is when the store answered, or At if no store was called. A fixed window is
-	// chosen by At; resets count from Done, since the store may take some time.
+	// At is when the request arrived. Done is when the store answered, or At if no store was called. At determines the
+	// fixed window; resets are computed from Done, since the store may take some time.
 	At, Done time.Time
 
 	asked     time.Time      // when the store was called, or At if it was not
@@ -41,8 +41,8 @@ type Call struct {
 	named      int             // how many of Response.Headers, from the first on, have names set by LIMIT_*_HEADER
 }
 
-// Rule returns the rule that decided descriptor i of an answered request, or nil if none did. For a list of limits it
-// is the limit that decided. The rule is valid until the Call is used again.
+// Rule returns the rule that decided descriptor i of an answered request, or nil if no rule did. For a list of limits,
+// it returns the limit that decided. The result is valid until the Call is used again.
 func (c *Call) Rule(i int) *limits.Rule {
 	if i >= len(c.rules) {
 		return nil
@@ -112,9 +112,9 @@ func (s *Service) Ask(ctx context.Context, c *Call) error {
 	return s.Complete(c, err, s.clock())
 }
 
-// Pending returns the store and the hits to count in it, for a caller that after Begin starts the store's work without
-// waiting (counter.Async) and then calls Complete. If the request's span is not recorded, the store is returned without
-// tracing of its calls.
+// Pending returns the store and the hits to count in it. It is for a caller that, after Begin, starts the store's work
+// without waiting for it (counter.Async) and then calls Complete. If the request's span is not recorded, the store is
+// returned without tracing of its calls.
 func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
 	store := s.store.Load().Store
 	if t, ok := store.(*tracedStore); ok && c.span != nil && !c.span.IsRecording() {
@@ -123,8 +123,8 @@ func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
 	return store, &c.batch
 }
 
-// Complete completes the decision of a call after the store has answered, or has failed with storeErr. answered is when
-// it did, as read by s.Now.
+// Complete completes the decision of a call after the store has answered, or has failed with storeErr. answered is the
+// time of the answer or failure, as read by s.Now.
 func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
 	c.Done = answered
 	s.storeTook.Observe(answered.Sub(c.asked))
@@ -139,8 +139,8 @@ func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
 	return s.end(c, nil)
 }
 
-// end ends the span of a request that was decided, or refused with err, and shows the request to the operators that
-// watch.
+// end ends the span of a request that was decided, or refused with err, and passes the request to the log of requests
+// and to the operators who watch decisions.
 func (s *Service) end(c *Call, err error) error {
 	if c.span != nil {
 		c.endSpan(err)
@@ -151,7 +151,7 @@ func (s *Service) end(c *Call, err error) error {
 	return err
 }
 
-// Cost estimates how long deciding a request of that many bytes takes at most, not counting the store.
+// Cost estimates how long deciding a request with the given number of bytes takes at most, not counting the store.
 func (s *Service) Cost(bytes int) time.Duration {
 	if rules := s.rules.Load(); rules != nil {
 		return rules.Cost(bytes)

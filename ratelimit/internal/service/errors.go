@@ -17,10 +17,11 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Kind is the cause of a refusal, as the code that a gRPC caller gets. /json answers with an HTTP status for each Kind.
+// Kind is the cause of a refusal, in the form of the code that a gRPC client gets. /json has an HTTP status for each
+// Kind.
 type Kind codes.Code
 
-// The kinds of refusals.
+// These are the kinds of refusals.
 const (
 	// Invalid: the request itself is at fault. Such a request is refused before the store is called, except for BadKey.
 	Invalid = Kind(codes.InvalidArgument)
@@ -34,7 +35,7 @@ const (
 // contains no host name and no counter key.
 type Refusal struct {
 	Kind Kind
-	// Reason says what is wrong with the request; it is set only for the Kind Invalid.
+	// Reason says what is wrong with the request. It is set only if Kind is Invalid.
 	Reason Reason
 	Msg    string
 	// Err is the underlying error, which is only logged.
@@ -53,7 +54,7 @@ func GRPCStatus(err error) (codes.Code, string) {
 
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Refusals with the same texts as those of envoyproxy/ratelimit, on which its clients may rely:
+// These refusals have the same texts as those of envoyproxy/ratelimit, on which its clients may rely:
 // docs/wire.md#what-is-refused.
 var (
 	errNoDomain      = &Refusal{Kind: Invalid, Reason: NoDomain, Msg: "rate limit domain must not be empty"}
@@ -112,8 +113,8 @@ func isBadKey(err error) bool {
 // Reason names in one word what is wrong with an invalid request. It is the last part of the name of a counter.
 type Reason string
 
-// The reasons. An Envoy with failure_mode_deny=false lets a request pass unlimited when the call of this service is
-// refused, so each refusal is counted and logged.
+// These are the reasons. An Envoy with failure_mode_deny=false lets a request pass unlimited when the call of this
+// service is refused, so each refusal is counted and logged.
 const (
 	Malformed          Reason = "malformed" // the bytes cannot be decoded as a request
 	TooLong            Reason = "too_long"  // a body of /json, a gRPC message or a header list exceeds its limit
@@ -125,7 +126,7 @@ const (
 	TextTooLong        Reason = "text_too_long"
 	UnknownUnit        Reason = "unknown_unit"
 	TooManyHits        Reason = "too_many_hits"
-	// memcached accepts no such counter key, and the configured failure mode is error
+	// BadKey means that memcached does not accept the counter key, and that the configured failure mode is error.
 	BadKey Reason = "bad_key"
 )
 
@@ -172,7 +173,8 @@ func (f *refusals) note(reason Reason, why string, now time.Time) {
 	}
 }
 
-// NoteRefused counts, and perhaps logs, a request that a listener refused because it could not decode it.
+// NoteRefused counts a request that a listener refused because it could not decode it, and logs the request unless
+// another with the same reason was logged less than refusalPause ago.
 func (s *Service) NoteRefused(reason Reason, err error) {
 	s.refusals.note(reason, err.Error(), s.clock())
 }

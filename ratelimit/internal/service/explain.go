@@ -15,8 +15,8 @@ import (
 // shows the present state of its counter.
 type Explanation struct {
 	limits.Explanation
-	// Counter is the counter that decides the descriptor; nil if none does. If the rule has a list of limits, Counter
-	// is the first limit's counter, and limits.Explanation has the others.
+	// Counter is the counter that decides the descriptor, or nil if no counter does. If the rule has a list of limits,
+	// Counter is the first limit's counter, and limits.Explanation has the other counters.
 	Counter *CounterView `json:"counter,omitempty"`
 }
 

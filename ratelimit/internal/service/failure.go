@@ -46,8 +46,9 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	return nil
 }
 
-// failedHit returns the descriptor and the error of the hit that stands for an ErrPartial: of the first hit whose key
-// the store cannot hold, since a retry would not help; if there is none, of the first hit that failed.
+// failedHit returns the descriptor and the error of the hit that stands for an ErrPartial. It is the first hit whose
+// key the store cannot hold, since repeating the request cannot succeed; if there is none, it is the first hit that
+// failed.
 func (c *Call) failedHit() (descriptor int, err error) {
 	for i := range c.plan {
 		p := &c.plan[i]

@@ -10,7 +10,7 @@ import (
 
 // judge turns the totals of the counters into statuses and statistics, at the time now in Unix seconds. f describes a
 // failure of the store, and is nil if there was none; after a failure, totals are missing. Hits without a total are
-// still added to the statistics: these count requested hits, whether or not a store has counted them.
+// still added to the statistics, which count requested hits, whether or not a store has counted them.
 func (s *Service) judge(c *Call, now int64, f *failure) {
 	s.judgeUnlimited(c)
 	if f != nil {
@@ -51,8 +51,8 @@ func (s *Service) judgeUnlimited(c *Call) {
 	}
 }
 
-// outcome fills in o, the outcome of the hits at the limit of step p, from the store's answer or from what is known
-// without it.
+// outcome fills in o, the outcome of the hits at the limit of step p, from the store's answer or, if the store was not
+// needed, from the facts that the method unanswered uses.
 func (s *Service) outcome(o *decide.Outcome, c *Call, p *step, now int64) {
 	p.unanswered(o, c, now)
 	switch p.hit {
@@ -89,7 +89,7 @@ func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
 }
 
 // resetOf returns the reset, in seconds, of a sliding window or a token bucket: the time until the counter is empty or,
-// if it is over its limit, until the same hits would pass.
+// if the counter is over its limit, until the same hits would pass.
 func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
 	switch {
 	case !o.Over():
@@ -103,8 +103,8 @@ func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
 // seconds converts µs to seconds. It rounds up and returns at least 1.
 func seconds(micros int64) int64 { return max(1, (micros+999_999)/1_000_000) }
 
-// count adds d to the statistics of the descriptor's rule. For a rule whose statistics have values of the request in
-// their names, it adds d to those for this request's values.
+// count adds d to the statistics of the descriptor's rule. If the names of the rule's statistics contain values of
+// requests, it adds d to the statistics for this request's values.
 func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
 	rule := c.rules[descriptor]
 	handle := rule.Stats
@@ -138,10 +138,10 @@ func cutDescriptor(plan []step) (list, rest []step) {
 	return plan[:n], plan[n:]
 }
 
-// judgeList judges the limits of one descriptor, of which the tightest gives the descriptor its status and statistics.
+// judgeList judges the limits of one descriptor. The tightest limit gives the descriptor its status and statistics.
 // After a failure of the store, limits may be without an answer. If a limit with an answer refuses the descriptor, or
-// all limits have an answer, these decide. Otherwise the configured failure mode decides, applied to the first limit
-// that is not in shadow mode.
+// all limits have an answer, the limits with an answer decide. Otherwise the configured failure mode decides, applied
+// to the first limit that is not in shadow mode.
 func (s *Service) judgeList(c *Call, list []step, now int64, f *failure) {
 	descriptor := list[0].descriptor
 	var tightest decide.Verdict
@@ -187,7 +187,8 @@ func (s *Service) verdict(c *Call, p *step, now int64, f *failure) (v decide.Ver
 	return v, v.Over
 }
 
-// countLimit adds d to the statistics that each limit of a list has in addition to those of the descriptor's rule.
+// countLimit adds d to the statistics that a limit of a list has in addition to the statistics of the descriptor's
+// rule.
 func (s *Service) countLimit(c *Call, p *step, d *decide.Delta) {
 	handle := p.rule.LimitStats()
 	if handle == nil {

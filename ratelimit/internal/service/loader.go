@@ -18,8 +18,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Loader turns a set of configuration files, or of a control plane's resources, into the rules in force. A set with
-// even one problem is refused: it changes only the statistics and the LoadState.
+// Loader turns a set of configuration files, or a set of resources from a control plane, into the rules in force. A set
+// with even one problem is refused: it changes only the statistics and the LoadState.
 type Loader struct {
 	service  *Service
 	options  limits.Options
@@ -47,8 +47,8 @@ type LoadState struct {
 	ErrorAt time.Time `json:"error_at,omitzero"`
 }
 
-// NewLoader returns a Loader that puts rules in force in s. It calls onLoaded with the number of domains after each
-// load that succeeds.
+// NewLoader returns a Loader that puts rules in force in the service s. It calls onLoaded with the number of domains
+// after each load that succeeds.
 func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(domains int)) *Loader {
 	o.Stats = s.o.Stats
 	l := &Loader{
@@ -82,7 +82,7 @@ func (l *Loader) LoadResources(ctx context.Context, resources [][]byte) error {
 	})
 }
 
-// load puts the rules that compile returns in force.
+// load calls compile and puts the rules that it returns in force.
 func (l *Loader) load(ctx context.Context,
 	compile func(limits.Options) (*limits.Rules, []limits.Problem, error)) error {
 	l.loading.Lock()
@@ -132,7 +132,7 @@ func (l *Loader) load(ctx context.Context,
 	return nil
 }
 
-// Refuse records that no set could be read at all, and why.
+// Refuse records that no set could be read at all. err is the reason.
 func (l *Loader) Refuse(err error) {
 	l.loading.Lock()
 	defer l.loading.Unlock()

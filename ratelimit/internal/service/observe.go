@@ -35,7 +35,7 @@ func (s *Service) show(c *Call, err error) {
 	}
 }
 
-// counterKeys appends one key for each descriptor: of a counter that was looked up in the store, or nil if the
+// counterKeys appends one key for each descriptor: the key of a counter for which the store was called, or nil if the
 // descriptor needed no store.
 func (c *Call) counterKeys(dst [][]byte) [][]byte {
 	for range c.rules {
@@ -50,8 +50,8 @@ func (c *Call) counterKeys(dst [][]byte) [][]byte {
 }
 
 // Recent returns the last refused and the last unmatched descriptors of a domain, or of all domains if domain is empty.
-// With each unmatched descriptor it returns the key of the rules in force that resembles it most. ok is false if no
-// such descriptors are kept.
+// For each unmatched descriptor, it also returns the key in the rules in force that is most similar to the descriptor's
+// key. ok is false if no such descriptors are kept.
 func (s *Service) Recent(domain string) (refused, unmatched observe.RecentList, ok bool) {
 	recent := s.observer.Recent()
 	if recent == nil {
@@ -70,8 +70,7 @@ func (s *Service) Recent(domain string) (refused, unmatched observe.RecentList, 
 	return refused, unmatched, true
 }
 
-// Bounds of the log of requests. They are needed because clients decide how many requests there are and how long they
-// are.
+// These constants bound the log of requests, because clients decide how many requests there are and how long they are.
 const (
 	samplesPerSecond = 10
 	maxSampleText    = 256     // in bytes, of a domain, a key or a value
@@ -111,8 +110,8 @@ func (s *sampler) take(now time.Time) (ok bool, skipped int) {
 	return true, skipped
 }
 
-// note logs a request that was decided, or refused with err, if take allows it. The line shares no memory with the
-// request.
+// note logs a request that was decided, or refused with err, if the method take allows it. The line shares no memory
+// with the request.
 func (s *sampler) note(c *Call, err error) {
 	ok, skipped := s.take(c.At)
 	if !ok {
@@ -157,7 +156,7 @@ func describeAll(c *Call, answered bool) string {
 	return string(b)
 }
 
-// ruleText names the rule that decided a descriptor, or says why none did.
+// ruleText names the rule that decided a descriptor, or says why no rule did.
 func ruleText(rule *limits.Rule, d *rls.Descriptor, rules *limits.Rules, name string) string {
 	switch domain := rules.Domain(name); {
 	case rule != nil && d.HasLimit:

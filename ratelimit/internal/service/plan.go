@@ -20,8 +20,7 @@ type step struct {
 	hits       uint64
 	// window is the length of the window in seconds; end is when a fixed window ends, in Unix seconds.
 	window, end int64
-	// reset is the reset in seconds of a sliding window or a token bucket, as far as it is known before the store is
-	// called.
+	// reset is the reset, in seconds, of a sliding window or a token bucket, if it is known before the store is called.
 	reset int64
 }
 
@@ -30,8 +29,8 @@ const (
 	withoutStore = -2 // the limit is 0 and needs no counter: see planHits
 )
 
-// match finds the rule of each descriptor, plans a step for each of its limits, and drops limits that others replace. A
-// limit that the descriptor itself brings takes precedence over the configured rules.
+// match finds the rule of each descriptor, plans a step for each of its limits, and drops limits that other rules
+// replace. A limit that the descriptor itself contains takes precedence over the configured rules.
 func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 	c.rules, c.plan, c.overrides = c.rules[:0], c.plan[:0], c.overrides[:0]
 	replaces := false
@@ -68,8 +67,8 @@ func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 	}
 }
 
-// override makes a rule of the limit o that a descriptor brings. c.rules and c.plan hold pointers into c.overrides, so
-// when c.overrides is full, override begins a new slice instead of copying it.
+// override makes a rule of the limit o that a descriptor contains. c.rules and c.plan hold pointers into c.overrides,
+// so when c.overrides is full, override begins a new slice instead of copying the old one.
 func (c *Call) override(rules *limits.Rules, o rls.Override) *limits.Rule {
 	if cap(c.overrides) == len(c.overrides) {
 		c.overrides = make([]limits.Rule, 0, max(4, 2*cap(c.overrides), len(c.Request.Descriptors)))
@@ -165,9 +164,9 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	}
 }
 
-// settleHeld works out the answers of hits that only read their counters, since under the stop option
-// (Settings.StopWhenOver) another hit was known to exceed its limit. They get the answers that counting them would have
-// had.
+// settleHeld works out the answers of hits that only read their counters because, under the option
+// Settings.StopWhenOver, another hit was known to exceed its limit. The answers are the same as if the store had been
+// called to count the hits.
 func (c *Call) settleHeld() {
 	c.looks = append(c.looks[:0], c.batch.Hits...)
 	for i := range c.plan {
@@ -214,13 +213,15 @@ func (s *Service) knownOver(c *Call, p *step, key []byte, refund bool) bool {
 	if p.rule.Algorithm != counter.FixedWindow {
 		return s.knownWait(c, p, key)
 	}
-	// The cache has a count and not a verdict, since descriptors with limits of their own share counters.
+	// The cache has a count and not a verdict, since descriptors that contain limits of their own share counters with
+	// others.
 	seen, ok := s.o.OverLimit.Get(key)
 	return ok && counter.Saturate(uint64(seen), p.hits) > uint64(p.rule.PerUnit)
 }
 
-// knownWait is knownOver for a sliding window or a token bucket: it reports whether not even one hit would pass yet. A
-// request without hits gets false, since only the store knows the counter's state.
+// knownWait is knownOver for a sliding window or a token bucket: it reports whether, according to the cache, the
+// counter still admits not even one hit. For a request without hits it returns false, since only the store knows the
+// counter's state.
 func (s *Service) knownWait(c *Call, p *step, key []byte) bool {
 	if p.hits == 0 {
 		return false

@@ -1,8 +1,9 @@
 // Package service decides one request, in this order: it matches the descriptors with the rules, consults the
 // over-limit cache, has the store count the hits, and makes the verdict.
 //
-// A Call has everything that one request needs, and its listener reuses it for the next; decide.go has the steps in
-// their order. The package knows rules and stores, but no sockets: the listeners for gRPC and for /json both call it.
+// A Call has everything that one request needs, and its listener reuses it for the next request; decide.go has the
+// steps in their order. The package knows rules and stores, but no sockets: the listeners for gRPC and for /json both
+// call it.
 package service
 
 import (
@@ -25,7 +26,7 @@ import (
 type Settings struct {
 	// true: every answer is OK; answers that would have been OVER_LIMIT are counted.
 	GlobalShadow bool `env:"SHADOW_MODE" envDefault:"false"`
-	// true: every rule is in quota mode: a request is over its limit only when all its descriptors are.
+	// true: every rule is in quota mode: a request is over its limit only when all its descriptors are over theirs.
 	GlobalQuota bool `env:"QUOTA_MODE" envDefault:"false"`
 	// true: answers carry dynamic_metadata.
 	DynamicMetadata bool `env:"RESPONSE_DYNAMIC_METADATA" envDefault:"false"`
@@ -34,8 +35,8 @@ type Settings struct {
 	RetryAfter bool `env:"LIMIT_RETRY_AFTER_ENABLED" envDefault:"false"`
 	// true: when one descriptor of a request is over its limit, no counter of that request grows.
 	StopWhenOver bool `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" envDefault:"false" table:"Counting"`
-	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes, and that
-	// are therefore not limited.
+	// true: `ratelimit.service.no_match.<domain>` counts descriptors that match no entry of a known domain, and are
+	// therefore not limited.
 	CountNoMatch bool `env:"STATS_NO_MATCH" envDefault:"false" table:"Stats"`
 }
 
@@ -79,11 +80,12 @@ type Options struct {
 
 // Caps bound the size of one request.
 type Caps struct {
-	// Descriptors of one request; more are refused with INVALID_ARGUMENT or 400.
+	// Most descriptors that one request may have; requests with more are refused with INVALID_ARGUMENT or 400.
 	Descriptors int `env:"MAX_DESCRIPTORS" envDefault:"256" min:"1"`
-	// Entries of one descriptor; more are refused.
+	// Most entries that one descriptor may have; requests with more are refused.
 	Entries int `env:"MAX_ENTRIES" envDefault:"64" min:"1"`
-	// Bytes of one domain, key or value; more are refused. Envoy's headers hold at most 60 KiB.
+	// Longest domain, key or value, in bytes; requests with a longer one are refused. Envoy's headers hold at most 60
+	// KiB.
 	TextBytes int `env:"MAX_TEXT_BYTES" envDefault:"65536" min:"1"`
 }
 
@@ -113,7 +115,7 @@ func (s *Service) Now() time.Time { return s.clock() }
 // Observer returns the part of the service that shows decisions to operators.
 func (s *Service) Observer() *observe.Observer { return &s.observer }
 
-// SetStore sets the store that counts the hits. Explain may be called before SetStore, Decide may not.
+// SetStore sets the store that counts the hits. Explain may be called before SetStore, but Decide may not.
 func (s *Service) SetStore(store counter.Store) {
 	_, immediate := store.(counter.Immediate)
 	s.store.Store(&storeInUse{store, immediate})

@@ -96,7 +96,7 @@ func (p *parser) text() (string, error) {
 	return "", errors.New("a string without end")
 }
 
-// take cuts off and returns the leading bytes that are allowed.
+// take removes the longest beginning of p.rest whose bytes the function allowed accepts, and returns it.
 func (p *parser) take(allowed func(c byte, first bool) bool) string {
 	n := 0
 	for n < len(p.rest) && allowed(p.rest[n], n == 0) {

@@ -1,8 +1,8 @@
 // Package source reads configuration files from a directory. Whenever the files change, it reads all of them and passes
 // them as one Set to a function.
 //
-// It knows directories, symlinks and when they change. It does not know what the files mean, whether a Set was valid,
-// or what uses it.
+// The package knows directories, symlinks and when they change. It does not know what the files mean, whether a Set was
+// valid, or which package uses it.
 package source
 
 import (
@@ -43,9 +43,10 @@ type Settings struct {
 	AppDirectory string `env:"RUNTIME_APPDIRECTORY" envDefault:"config"`
 	// true: files and directories whose names begin with a dot are not read.
 	IgnoreDotFiles bool `env:"RUNTIME_IGNOREDOTFILES" envDefault:"false"`
-	// true: RUNTIME_ROOT is a symlink and a swap of it reloads; false: any change in the directory does.
+	// true: RUNTIME_ROOT is a symlink, and replacing the symlink reloads; false: any change in the directory reloads.
 	WatchRoot bool `env:"RUNTIME_WATCH_ROOT" envDefault:"true"` // a Kubernetes swap inside the directory reloads too
-	// true: a reload that finds no file at all is refused; false: it removes every limit, with a loud warning.
+	// true: a reload that finds no file at all is refused, and the limits stay; false: it removes every limit, with a
+	// loud warning.
 	RefuseEmpty bool `env:"RUNTIME_REFUSE_EMPTY" envDefault:"false"`
 }
 
@@ -63,7 +64,8 @@ const (
 	// settleMax bounds how long further changes can delay reading.
 	settle    = 100 * time.Millisecond
 	settleMax = time.Second
-	// retryAfter is the time that a program that is writing a file has to finish it, if the file seems incomplete.
+	// retryAfter is how long Run waits before it reads again if a file seems incomplete, so that the program that
+	// writes the file can finish it.
 	retryAfter = 200 * time.Millisecond
 	// pollEvery is how often the directory is read without a notification. It finds changes in file systems without
 	// notifications, changes behind symlinks, and directories that did not exist before.
@@ -89,7 +91,7 @@ type Files struct {
 	told      bool     // set once warnUnfollowed has run
 }
 
-// fingerprint identifies a Set without keeping its texts, which may be large.
+// fingerprint identifies the content of a Set, so that the texts, which may be large, need not be kept.
 type fingerprint struct {
 	files int
 	sum   [sha256.Size]byte // hash of the files' names and texts
@@ -127,8 +129,8 @@ func NewFiles(o FilesOptions) *Files {
 	return f
 }
 
-// Reload makes Run read the files and pass them on even if nothing seems to have changed, as on SIGHUP. It does not
-// wait for that.
+// Reload makes Run read the files and pass them on even if nothing seems to have changed, as on SIGHUP. Reload does not
+// wait until Run has done so.
 func (f *Files) Reload() {
 	select {
 	case f.reload <- struct{}{}:
@@ -215,9 +217,8 @@ func (f *Files) warnUnfollowed() {
 		"directory", f.dir)
 }
 
-// logIgnored logs, once for the same names, the entries of the directory that are not read. It warns about
-// sub-directories, which envoyproxy/ratelimit reads. If no file at all is read, it warns about files too, since their
-// names may have the wrong ending.
+// logIgnored logs the entries of the directory that are not read, once for the same names. It warns about
+// sub-directories, which envoyproxy/ratelimit reads, and, if no file is read, about files with the wrong ending.
 func (f *Files) logIgnored(skipped string, none bool) {
 	if skipped == f.logged {
 		return
@@ -242,13 +243,13 @@ func (f *Files) shown(base string) string {
 	return strings.ReplaceAll(app, "/", ".") + "." + base
 }
 
-// anyChange reports whether changes within the directory are a reason to reload, instead of only a swap of the root.
-// They are if RUNTIME_WATCH_ROOT is false, and after a refused Set, which operators repair in place.
+// anyChange reports whether any change to the files in the directory causes a reload. If not, only replacing the
+// symlink RUNTIME_ROOT does, or the swap inside a Kubernetes volume. Any change counts if RUNTIME_WATCH_ROOT is false,
+// and also while the files that were read last are refused, since operators then correct them in place.
 func (f *Files) anyChange() bool { return !f.o.WatchRoot || f.refused }
 
-// unfinished reports whether a file may still be being written: a file is missing, is blank, or does not end with a
-// newline. If such a file is finished after all, the only harm of waiting for it is a delay; if it is taken too early,
-// an error is logged, which the next reload corrects.
+// unfinished reports whether a program may still be writing a file: it is missing, is blank, or does not end with a
+// newline. Waiting only costs time; reading a file too early logs an error, which the next reload corrects.
 func unfinished(s Set) bool {
 	if s.Err != nil {
 		return true
@@ -261,8 +262,8 @@ func unfinished(s Set) bool {
 	return false
 }
 
-// applyIfChanged passes set to apply, unless it equals the Set that was passed on last and no file was touched since.
-// Such a Set results if an event concerned another file, or a change that had been read already.
+// applyIfChanged passes set to apply, unless it equals the Set passed on last and no file was touched since. An equal
+// Set is read if an event concerned another file, or a change that had been read already.
 func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	if set.Err == nil && len(set.Files) == 0 {
 		had := f.last.files > 0
@@ -290,7 +291,7 @@ func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	f.refused = apply(set) != nil || unread // apply has counted and logged the error
 }
 
-// same reports whether a Set with fingerprint b changes nothing after a Set with fingerprint a.
+// same reports whether a Set with fingerprint b changes nothing if the Set before it had fingerprint a.
 func (a fingerprint) same(b fingerprint) bool {
 	if a.err != "" || b.err != "" {
 		return a.err == b.err

@@ -71,7 +71,7 @@ func leftover(name string) bool {
 // Leftover is the message that is logged with the name of a leftover file.
 const Leftover = "not read: a leftover of an editor or file manager, not a file of rules"
 
-// maxFileBytes is far more than any rule file that people maintain.
+// maxFileBytes bounds the size of one file, in bytes. It is far more than any real rule file has.
 const maxFileBytes = 64 << 20
 
 // readFile returns the content of a regular file, and the path to which it resolves. real is "" for a directory, and
@@ -142,7 +142,8 @@ func (w *watch) concerns(e fsnotify.Event) bool {
 }
 
 // signature returns a text that changes when the directory is replaced. If any change in the directory is a reason to
-// reload, the text also changes when a file in the directory, or a file to which a symlink in it leads, changes.
+// reload, the text also changes when a file in the directory changes, or a file to which a symlink in the directory
+// leads.
 func (w *watch) signature() string {
 	var b strings.Builder
 	if w.f.o.WatchRoot {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Bounds of the dynamic table.
+// These constants bound the dynamic table. It is divided into dynamicShards parts, each with a lock of its own.
 const (
 	dynamicShards = 64
 	// maxDynamicKey is the greatest length, in bytes, of a name that contains values of requests: a longer name would
@@ -21,7 +21,7 @@ const (
 // domain's name precede it.
 const NotFoundSuffix = ".domain_not_found"
 
-// dynamic maps names that contain values of requests to counters. They are the keys of rules with such values, and
+// dynamic maps names that contain values of requests to counters. The names are the keys of rules with such values, and
 // domains without rules. Keys and domains have a bound each, so that neither displaces the other: values of requests
 // must not displace domains, which show that a configuration is wrong. A request looks up its counters under a shard's
 // read lock; only a new name takes Registry.mu. Where both locks are needed, the shard's is taken first.
@@ -43,7 +43,8 @@ type room struct {
 	overflow *Counter // counts look-ups of new keys that were too long, or for which there was no room
 }
 
-// full reports whether a new key of this many bytes must use the overflow series, and counts it as an overflow if so.
+// full reports whether a new key of the given length in bytes must use the overflow series, and if so counts an
+// overflow.
 func (m *room) full(bytes int) bool {
 	if bytes > maxDynamicKey || m.n.Load() >= m.max {
 		m.overflow.Inc()
@@ -68,7 +69,7 @@ type shard struct {
 	domains map[string]*dynamicDomain
 }
 
-// The kinds of keys that map to a Rule: of rules, and of limits in a rate_limits list.
+// These are the kinds of keys that map to a Rule: keys of rules, and keys of limits in a rate_limits list.
 const (
 	ruleKeys = iota
 	limitKeys
@@ -157,7 +158,8 @@ func (d *dynamic) addRule(sh *shard, key []byte, kind int) *Rule {
 	return &s.Rule
 }
 
-// hold returns the series of a clean key, and makes it if there is none. It is not forgotten before it is released.
+// hold returns the series of a clean key, and makes it if it does not exist. The series is not forgotten before it is
+// released.
 func (d *dynamic) hold(clean string) *ruleSeries {
 	d.r.mu.Lock()
 	defer d.r.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 // Sink receives the metrics and sends them on. Only the flusher calls it, and its methods do not wait for a network or
 // a pipe, except for Awake and Close: a sink has a bounded queue, and refuses values that do not fit.
 type Sink interface {
-	// Ready reports whether the sink can deliver values now. While it cannot, counters keep their growth for later, and
-	// timers record nothing.
+	// Ready reports whether the sink can deliver values now. While Ready returns false, the growth of counters is kept
+	// for later, and timers record nothing.
 	Ready() bool
 	// Count passes a counter's growth since Count last returned true for the series. It returns false if the sink
-	// refuses it.
+	// refuses the growth.
 	Count(s Series, delta uint64) bool
 	// Gauge passes a gauge's value. If the sink refuses it, the value is not passed again, since the next flush passes
 	// a newer one.
@@ -22,7 +22,8 @@ type Sink interface {
 	// Flush sends the values passed so far.
 	Flush()
 	// Awake tries to connect at once, until ctx ends, and then returns Ready. It is called before the last flush of the
-	// process: in the pause between two tries to connect, the last counts would be lost.
+	// process, which might otherwise come in the pause between two tries to connect, so that the last counts would be
+	// lost.
 	Awake(ctx context.Context) bool
 	// Close sends queued values until ctx ends, then closes the sink.
 	Close(ctx context.Context) error
@@ -38,12 +39,12 @@ const (
 )
 
 // Run flushes the metrics into sink until ctx ends, then flushes once more and closes sink. Call it once, even if there
-// is no sink (nil, for DISABLE_STATS), because it also drops idle series. For a counter, a flush passes the growth
-// since the sink last took it, unless it is 0; for a gauge, the value. Durations are passed as they come.
+// is no sink (nil, for DISABLE_STATS), because it also drops idle series. A flush passes a counter's growth since the
+// sink last took it, unless the growth is 0, and a gauge's value. Durations are passed as they come.
 //
-// A count is remembered as passed only when the sink has taken it. Values are lost only in datagrams that were not
-// received, in the kernel or network when a connection breaks, and if they could not be delivered before the process
-// ended.
+// A count is remembered as passed only when the sink has taken it. Values are lost only in three cases: in datagrams
+// that are not received; in the kernel or the network when a connection breaks; and if they cannot be delivered before
+// the process ends.
 func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	r.delivered = time.Now()
 	flush := time.NewTicker(every)
@@ -68,10 +69,10 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	}
 }
 
-// flush passes all values to sink and then drops idle series. If the sink refuses something, no series is dropped,
-// since a series that has growth left must stay. If no sink has been ready for Options.DynamicIdle, idle series are
-// dropped all the same: otherwise, while statsd is unreachable, the dynamic table would fill, and memory would grow
-// with each reload.
+// flush passes all values to sink and then drops idle series. If the sink refuses a value, no series is dropped, since
+// a series that has growth left must stay. If no sink has been ready for Options.DynamicIdle, idle series are dropped
+// all the same: otherwise, while statsd is unreachable, the dynamic table would fill, and memory would grow with each
+// reload.
 func (r *Registry) flush(sink Sink, now time.Time) {
 	if sink == nil || sink.Ready() && r.emit(sink) {
 		r.delivered = now
@@ -110,8 +111,8 @@ func (r *Registry) emit(sink Sink) bool {
 	return all
 }
 
-// latch passes a counter's growth from *last to v, and sets *last to v if the sink took it. It returns false if the
-// sink refused it.
+// latch passes a counter's growth from *last to v, and sets *last to v if the sink took the growth. It returns false if
+// the sink refused it.
 func latch(sink Sink, s Series, last *uint64, v uint64) bool {
 	if v > *last && !sink.Count(s, v-*last) {
 		return false
@@ -146,7 +147,8 @@ func (r *Registry) drain(sink Sink) {
 	}
 }
 
-// finish is the final flush. What is counted afterwards is lost. It drains twice, because a timer has two buffers.
+// finish makes the final flush. Hits that are counted afterwards are lost. It drains twice, because a timer has two
+// buffers.
 func (r *Registry) finish(sink Sink) {
 	if sink == nil {
 		return

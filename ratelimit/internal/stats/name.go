@@ -37,8 +37,8 @@ var reservedTags = map[string]bool{
 	"facet": true, "envoyservice": true,
 }
 
-// seriesOf returns the series with a name, its own tags and EXTRA_TAGS. Of two tags with the same name, the series' own
-// is taken.
+// seriesOf returns the series with the given name, the tags in own and EXTRA_TAGS. A tag in own replaces an extra tag
+// with the same name.
 func (r *Registry) seriesOf(name string, own []Tag) Series {
 	tags := r.extra
 	if len(own) > 0 {

@@ -19,7 +19,7 @@ import (
 // Kind is counter, gauge or timer.
 type Kind uint8
 
-// The kinds of a series.
+// These are the kinds of a series.
 const (
 	KindCounter Kind = iota
 	KindGauge
@@ -50,10 +50,11 @@ type Settings struct {
 	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged
 	// statsd, labels in pull metrics.
 	ExtraTags map[string]string `env:"EXTRA_TAGS"`
-	// Most series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they
+	// Most series whose names hold values of requests (detailed_metric, value_to_metric, overrides); any further ones
 	// share one series named _overflow.
 	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
-	// Most series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
+	// Most series of domains without rules (domain_not_found); any further domains share the series of the domain
+	// _overflow.
 	MaxUnknownDomains int `env:"STATS_MAX_UNKNOWN_DOMAINS" envDefault:"1000" min:"1"`
 	// A series for values of requests, or for a domain without rules, is forgotten after this long without a hit.
 	DynamicIdle time.Duration `env:"STATS_DYNAMIC_IDLE" envDefault:"10m" min:"1s"`
@@ -93,7 +94,7 @@ type Registry struct {
 	before []func()                // functions to call before each flush and each Each
 }
 
-// series is a counter or gauge that is not one of a rule's.
+// series is a counter or gauge of the daemon, as opposed to the counters of a rule (ruleSeries).
 type series struct {
 	Series
 	id      string // the name with the series' own tags only, as the page /stats shows it
@@ -106,8 +107,8 @@ type series struct {
 	holders
 }
 
-// claim marks the series as having its source. It panics if the series has one: two sources of one name are a bug in
-// the program.
+// claim records that the source of the series' values is set. It panics if the source was set before: two sources for
+// one name are a bug in the program.
 func (s *series) claim() {
 	if s.fixed {
 		panic("stats: " + s.Name + " registered twice")
@@ -151,8 +152,7 @@ func NewRegistry(o Options) *Registry {
 	return r
 }
 
-// Counter returns the counter with the given name and tags, in addition to which it has EXTRA_TAGS. The first call
-// makes the counter.
+// Counter returns the counter with the given name, the given tags and EXTRA_TAGS. The first call makes the counter.
 func (r *Registry) Counter(name string, tags ...Tag) *Counter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,7 +208,8 @@ func (r *Registry) Timer(name string) *Timer {
 	return t
 }
 
-// addLocked returns the series with the given name and own tags, and makes it if there is none. The caller holds r.mu.
+// addLocked returns the series with the given name and with the tags in own, and makes the series if it does not exist.
+// The caller holds r.mu.
 func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 	made := r.seriesOf(name, own)
 	id := plainOwn(name, own)

@@ -7,7 +7,7 @@ import (
 )
 
 // Rule has the counters of one rule or, if the metric names contain values of requests, of one such value.
-// docs/statistics.md#what-a-hit-counts-as says what each of them counts.
+// docs/statistics.md#what-a-hit-counts-as says what each counter counts.
 type Rule struct {
 	TotalHits, OverLimit, NearLimit, WithinLimit, ShadowMode, OverLimitWithLocalCache Counter
 }
@@ -64,8 +64,8 @@ func (r *Registry) ruleLocked(clean string) *ruleSeries {
 	return s
 }
 
-// Retain is called after a reload with the Rules that the new configuration uses. All others are flushed while requests
-// that are still running may add to them, and then forgotten.
+// Retain is called after a reload with the Rules that the new configuration uses. All other Rules are flushed a few
+// times more, since requests that are still running may add to them, and then forgotten.
 func (r *Registry) Retain(inUse []*Rule) {
 	held := make(map[*Rule]struct{}, len(inUse))
 	for _, h := range inUse {
@@ -78,8 +78,8 @@ func (r *Registry) Retain(inUse []*Rule) {
 	}
 }
 
-// forgetFlushes is the number of flushes for which a series is kept that nothing needs, because a running request may
-// still use it.
+// forgetFlushes is the number of flushes for which a series that is no longer needed is kept, because a running request
+// may still use it.
 const forgetFlushes = 3
 
 // gone is called once per flush, and reports whether the series may be dropped.
@@ -92,8 +92,8 @@ func (h *holders) gone() bool {
 	return h.free > forgetFlushes
 }
 
-// forget drops the series that nothing needs. The flusher calls it after each flush. It replaces the lists instead of
-// changing them, because readers may be using them.
+// forget drops the series that are no longer needed. The flusher calls it after each flush. It replaces the lists
+// instead of changing them, because other goroutines may be reading them.
 func (r *Registry) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,9 +117,9 @@ func (r *Registry) forget() {
 	r.dropLost()
 }
 
-// Each limit of a rate_limits list has a Rule of its own, in addition to the Rule of its entry; only the counters in
-// LimitStats are shown of it. Its key is the key of the entry's rule and the limit's label, separated by labelMark, a
-// byte that no clean key contains.
+// Each limit of a rate_limits list has a Rule of its own, in addition to the Rule of its entry. Of the counters in this
+// Rule, only those in LimitStats are shown. Its key is the key of the entry's rule and the limit's label, separated by
+// labelMark, a byte that no clean key contains.
 
 // LimitPrefix begins the names of all statistics of limits in rate_limits lists.
 const LimitPrefix = "ratelimit.service.limit."
@@ -145,7 +145,7 @@ func CutLabel(key string) (rule, label string, ok bool) {
 }
 
 // Limit returns the counters of one limit in a rate_limits list. key is the key of the entry's rule, which Limit
-// cleans; label must be clean. The result is kept as long as those of the method Rule.
+// cleans; label must be clean. The result is kept as long as a result of the method Rule.
 func (r *Registry) Limit(key, label string) *Rule {
 	clean := string(AppendLabel(appendKey(make([]byte, 0, len(key)+1+len(label)), []byte(key)), label))
 	r.mu.Lock()
@@ -181,8 +181,8 @@ func statName(key string, i int) string {
 	return ""
 }
 
-// groupOf returns the name of the group, as GroupRules has defined groups, to which a series belongs. A limit in a
-// rate_limits list belongs to the group of its rule and its label.
+// groupOf returns the name of the group to which a series belongs; GroupRules defines the groups. A limit in a
+// rate_limits list belongs to the group that consists of its rule's group and its label.
 func (r *Registry) groupOf(s *ruleSeries) string {
 	key, label, limit := CutLabel(s.key)
 	if !limit {

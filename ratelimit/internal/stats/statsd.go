@@ -32,9 +32,9 @@ type Statsd struct {
 	mogrifiers []Mogrifier // turn parts of names into tags, in tagged lines
 }
 
-// NewStatsd returns a Sink that sends plain lines to addr. Over udp it sends datagrams of at most 1432 bytes, whose
-// arrival is not confirmed. Over tcp it keeps one connection, which is made in the background and made again when it
-// breaks. While statsd is unreachable or does not read, counts are kept and nothing waits for it.
+// NewStatsd returns a Sink that sends plain lines to addr. If network is udp, it sends datagrams of at most 1432 bytes,
+// whose arrival is not confirmed. If network is tcp, it keeps one connection, which is made in the background and made
+// again when it breaks. While statsd is unreachable or does not read, counts are kept and no request waits.
 func NewStatsd(network, addr string, log *slog.Logger) *Statsd {
 	if network == "udp" {
 		return newStatsd(newUDP(addr, log))
@@ -79,7 +79,7 @@ func (s *Statsd) Gauge(m Series, value int64) bool {
 	return s.lines.Gauge(name, value, 1, tags...) == nil
 }
 
-// Time implements Sink. Plain lines have whole values without a decimal point.
+// Time implements Sink. In plain lines, a value that is a whole number of milliseconds has no decimal point.
 func (s *Statsd) Time(m Series, d time.Duration, rate float64) bool {
 	name, tags := s.name(m)
 	value := milliseconds(d)
@@ -103,7 +103,7 @@ func milliseconds(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64)
 }
 
-// name returns a series' name as a line has it, and the tags that follow the value. In tagged lines, the first of
+// name returns a series' name in the form for a line, and the tags that follow the value. In tagged lines, the first of
 // s.mogrifiers that matches rewrites the name and adds its tags after the series' own.
 func (s *Statsd) name(m Series) (string, []statsd.Tag) {
 	if !s.tagged {
@@ -171,7 +171,7 @@ func (m *Mogrifier) apply(name string) (string, []Tag, bool) {
 // `|` nor control characters.
 func tagValue(s string) string { return strings.ReplaceAll(s, ",", "_") }
 
-// expand replaces $0, $1 and so on in template by the groups that were found in name. at has their offsets.
+// expand replaces $0, $1 and so on in template by the groups that were found in name. at has the offsets of the groups.
 func expand(template, name string, at []int, clean func(string) string) string {
 	var b strings.Builder
 	for template != "" {
@@ -243,11 +243,11 @@ func newUDP(addr string, log *slog.Logger) *udp {
 
 func (u *udp) ready() bool { return u.sender.Load() != nil }
 
-// awake returns ready, without another try: a name that has not resolved for minutes will not resolve now.
+// awake returns ready, without another look-up: a name that has not resolved for minutes will not resolve now.
 func (u *udp) awake(context.Context) bool { return u.ready() }
 
-// Send implements statsd.Sender. It returns an error if it does not take the line. The lines of a datagram that the
-// kernel refuses are lost without an error.
+// Send implements statsd.Sender. It returns an error if it does not take the line. If the kernel refuses a datagram,
+// the lines in it are lost without an error.
 func (u *udp) Send(line []byte) (int, error) {
 	if !u.ready() {
 		return 0, errAway

@@ -20,7 +20,7 @@ type Lines struct {
 // lineBuffers is the number of flushes that may be queued for the writing goroutine.
 const lineBuffers = 4
 
-// NewLines returns a Lines that writes to w. A goroutine of its own does the writing, so that a pipe that is not read
+// NewLines returns a Lines that writes to w. A separate goroutine does the writing, so that a pipe that is not read
 // blocks neither the flusher nor the shutdown. While w has not taken the last few flushes, Ready returns false.
 func NewLines(w io.Writer) *Lines {
 	l := &Lines{now: time.Now, full: make(chan []byte, lineBuffers), empty: make(chan []byte, lineBuffers),

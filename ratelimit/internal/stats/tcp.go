@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Bounds of the TCP transport: the time for connecting, the pause between two tries, the time for writing one chunk,
-// and the sizes of a chunk and of the queue. docs/statistics.md lists them.
+// These constants bound the TCP transport: the time for connecting, the pause between two tries, the time for writing
+// one chunk, and the sizes of a chunk and of the queue. docs/statistics.md lists them.
 const (
 	tcpDial      = 1500 * time.Millisecond
 	tcpReconnect = 3 * time.Second
@@ -85,7 +85,7 @@ func (s *tcp) Close() error {
 	return nil
 }
 
-// awake connects at once, if the connection is down, instead of at the end of the pause between two tries.
+// awake connects at once if the connection is down, without waiting for the end of the pause between two tries.
 func (s *tcp) awake(ctx context.Context) bool {
 	tried := make(chan struct{}, 1)
 	for !s.ready() {
@@ -211,8 +211,8 @@ func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// empty writes all queued lines, in chunks with a deadline each. If a write fails, it returns the lines that were not
-// written to the queue.
+// empty writes all queued lines, in chunks with a deadline each. If a write fails, empty puts the lines that were not
+// written back into the queue.
 func (s *tcp) empty(conn net.Conn) error {
 	s.mu.Lock()
 	lines := s.queue
@@ -222,7 +222,8 @@ func (s *tcp) empty(conn net.Conn) error {
 		conn.SetWriteDeadline(time.Now().Add(tcpWrite))
 		n, err := conn.Write(rest[:min(len(rest), tcpChunk)])
 		if err != nil {
-			// Begin with the whole of the line that was cut: the server drops its first part.
+			// Begin with the whole of the line that was cut off: the server drops the part of the line that it has
+			// received.
 			at := len(lines) - len(rest) + n
 			at = bytes.LastIndexByte(lines[:at], '\n') + 1
 			s.mu.Lock()

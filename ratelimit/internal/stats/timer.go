@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// timerSlots is the number of durations that one timer keeps per drain, which is every 100 ms. So it sends at most
-// 5,120 lines a second, however many requests come.
+// timerSlots is the number of durations that one timer keeps between two drains, which are 100 ms apart. So a timer
+// sends at most 5,120 lines a second, however many requests come.
 const timerSlots = 512
 
-// Timer records durations. While there are few, it keeps each; otherwise it keeps every second, fourth, eighth and so
-// on, and passes the rate with them.
+// Timer records durations. While there are few, it keeps each duration; otherwise it keeps one of every two, four,
+// eight and so on, and passes this rate to the sink together with the durations.
 type Timer struct {
 	Series
 	on  *atomic.Bool // points to Registry.timing
 	cur atomic.Pointer[samples]
 
 	// cooling and spare are used by the flusher only. A buffer that has been swapped out is read one drain later (it
-	// cools), so that an Observe that had already loaded the buffer has long written its slot.
+	// cools): an Observe that had loaded the buffer before the swap has then long written its slot.
 	cooling, spare *samples
 }
 
-// samples has the durations that one timer records in one drain: one of every 2^shift. shift does not change while the
-// buffer is in use.
+// samples has the durations that one timer records between two drains: one of every 2^shift. shift does not change
+// while the buffer is in use.
 type samples struct {
 	seen  atomic.Uint64
 	shift uint64

@@ -38,9 +38,9 @@ func (r *Rule) Hit() bool {
 	return false
 }
 
-// Rules returns the rules that were hit, in no particular order. Each takes 24 bytes and refers to the live counters.
-// If GroupRules was called, Rules also returns each group that has forgotten rules, with the counts of these. The
-// caller may change the list.
+// Rules returns the rules that were hit, in no particular order. Each RuleSeries takes 24 bytes and refers to the live
+// counters. If GroupRules was called, Rules also returns each group that has forgotten rules, with the counts of these
+// rules. The caller may change the list.
 func (r *Registry) Rules() []RuleSeries { return r.visit(false) }
 
 // Limits is Rules for the limits in rate_limits lists.
@@ -72,12 +72,12 @@ func (r *Registry) visit(limits bool) []RuleSeries {
 }
 
 // GroupRules makes the registry keep the counts of forgotten rules, for callers that add up the rules of a group.
-// Without these counts, the sum would decrease when a rule is forgotten, which monitoring takes for a restart. The
-// counts are kept for as long as another rule of the group exists. group returns the name of the group for a rule's
-// key. GroupRules must be called before Run.
+// Without these counts, the sum would decrease when a rule is forgotten, and monitoring would assume a restart. The
+// counts are kept for as long as another rule of the group exists. The function group returns the name of the group for
+// a rule's key. GroupRules must be called before Run.
 func (r *Registry) GroupRules(group func(key string) string) { r.group = group }
 
-// keepLost adds the counts of a forgotten rule to those of its group. The caller holds r.mu.
+// keepLost adds the counts of a forgotten rule to the counts of the rule's group. The caller holds r.mu.
 func (r *Registry) keepLost(s *ruleSeries) {
 	if r.group == nil || !s.Hit() {
 		return
@@ -113,8 +113,8 @@ func (r *Registry) dropLost() {
 	}
 }
 
-// Named calls f with every counter and gauge that is not one of a rule's, and its present value. They are sorted by
-// name and tags, and include those whose value is 0.
+// Named calls f with every counter and gauge that does not belong to a rule, and with its present value. The series are
+// sorted by name and tags, and include those whose value is 0.
 func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
 	list, _ := r.present()
 	list = slices.SortedFunc(slices.Values(list), func(a, b *series) int {

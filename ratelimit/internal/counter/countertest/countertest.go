@@ -136,7 +136,7 @@ func testHits(t *testing.T, s counter.Store) {
 	f([]counter.Hit{h("a", 4), refund(h("a", 1)), h("a", 2), refund(h("a", 9)), h("a", 1)}, 4, 3, 5, 0, 1)
 	f([]counter.Hit{refund(h("c", 5)), h("c", 3)}, 0, 3)
 
-	// Totals stay at 2^63-1, whether the store or its client detects the overflow.
+	// A total never exceeds 2^63-1, whether the store or its client detects the overflow.
 	const top = math.MaxInt64
 	f([]counter.Hit{h("huge", top)}, top)
 	f([]counter.Hit{h("huge", 1)}, top)
@@ -148,7 +148,7 @@ func testHits(t *testing.T, s counter.Store) {
 	f([]counter.Hit{h("big", 9007199254740993)}, 9007199254740993) // 2^53+1, which a floating-point number cannot hold
 	f([]counter.Hit{refund(h("big", 1))}, 9007199254740992)
 
-	// A new window is a new key.
+	// A new window has another key, so its counter begins at 0.
 	w := h("w_1700000000", 9)
 	w.End = now() + 1
 	f([]counter.Hit{w, h("w_1700000060", 1)}, 9, 1)
@@ -163,7 +163,7 @@ func testHits(t *testing.T, s counter.Store) {
 		t.Errorf("Peek at nothing: %d %v, want 0", got, err)
 	}
 
-	// A counter that was reset begins at 0 again, even if changes of it were on their way to the store.
+	// A counter that was reset begins at 0 again, even if changes to it had not reached the store yet.
 	for _, n := range []uint64{3, 5} {
 		f([]counter.Hit{h("reset", n), h("stays", 1)}, int64(n), int64(n)/2)
 		for range 2 {
@@ -229,7 +229,7 @@ func testStop(t *testing.T, s counter.Store) {
 	f([]counter.Hit{stale, h("other", 1)}, at(4), spared(0))
 	stands("stale", 0)
 
-	// Looks and refunds.
+	// Hits with N = 0 only read a counter; refunds subtract from it.
 	f([]counter.Hit{h("look", 0), h("other", 2)}, at(0), at(2))
 	f([]counter.Hit{limit(1, h("other", 0)), h("look", 1)}, at(2), spared(0))
 	f([]counter.Hit{refund(h("other", 1)), h("look", 1)}, at(1), at(1))

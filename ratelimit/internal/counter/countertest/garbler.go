@@ -57,7 +57,7 @@ func Extra(reply string) Garble {
 	}}
 }
 
-// Garbles are the ways in which replies of any protocol of lines can be broken.
+// Garbles are the ways in which replies of any line-based protocol can be broken.
 var Garbles = []Garble{
 	{Name: "a flipped byte", Apply: func(sent []byte, r *rand.Rand) []byte {
 		out := append([]byte(nil), sent...)
@@ -174,7 +174,8 @@ func (g *Garbler) replies(to, from net.Conn) {
 	}
 }
 
-// next returns the bytes to send instead of those that the server has sent, and what happens to the connection then.
+// next returns the bytes to send to the client instead of the bytes that the server has sent, and what happens to the
+// connection afterwards.
 func (g *Garbler) next(sent []byte) ([]byte, After) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -201,7 +201,7 @@ func testMeterRequests(t *testing.T, s counter.Store, clock *Clock) {
 	f([]counter.Hit{w(1), w(1), w(1)}, "5", "6 over", "6 over")
 	f([]counter.Hit{b(1), b(1), b(1)}, "5", "6 over", "6 over")
 	f([]counter.Hit{refund(w(0)), refund(b(0))}, "5", "5")
-	// The same counter with another burst or limit, as from two sets of rules during a reload.
+	// One counter gets hits with different bursts or limits, as if two sets of rules were in use during a reload.
 	f([]counter.Hit{Bucket("b", 1, 5, 9), b(0), Bucket("b", 0, 5, 2)}, "6", "5", "2")
 	f([]counter.Hit{Sliding("w", 2, 9), w(1), Sliding("w", 2, 9)}, "7", "8 over", "9")
 	// No store need tell a sliding window from a token bucket with the same key: the daemon has no such keys.
@@ -235,8 +235,9 @@ func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 	}
 }
 
-// dropEmpty deletes the counters that are empty now, in the store too: before the clock is set back, since a store may
-// or may not have kept them, and would then differ.
+// dropEmpty deletes the counters that are empty now, from the model and from the store. It is called before the clock
+// is set back: a store may or may not have kept an empty counter, and afterwards a kept counter would give other
+// answers than a missing one.
 func (m *model) dropEmpty(t *testing.T, s counter.Store, now int64) {
 	t.Helper()
 	for key, state := range m.states {
@@ -256,8 +257,8 @@ func (m *model) dropEmpty(t *testing.T, s counter.Store, now int64) {
 	}
 }
 
-// late is how many µs a test sets the clock back at least. For less, the in-process store would take a request for one
-// that was held up.
+// late is the least number of µs by which a test sets the clock back. It is longer than the delay that the in-process
+// store allows for between a request's reading of the clock and its turn.
 const late = 200_000
 
 // randomStep returns the time until the next request, in µs: often none, seldom long, and now and then negative.
@@ -348,7 +349,7 @@ func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	f([]counter.Hit{shadow(w(3)), b(1), x(1)}, "4 over", "2", "2")
 	f([]counter.Hit{w(1), shadow(b(1)), x(1)}, "2", "3 over", "3")
 	stands(w(0), 2)
-	// The same counter twice, a look, a refund.
+	// These requests have two hits on the same counter, a look, or a refund.
 	f([]counter.Hit{w(1), w(1), x(1)}, "2 spared", "4 over", "3 spared")
 	f([]counter.Hit{w(0), refund(b(1)), b(1), refund(x(2)), x(1)}, "2", "1", "2", "1", "2")
 	f([]counter.Hit{refund(w(9)), b(1)}, "2 spared", "3 over")
@@ -379,8 +380,8 @@ func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 				if !seen[string(hit.Key)] { // testMeterStop tests keys that occur twice
 					seen[string(hit.Key)] = true
 					hit.Shadow = r.IntN(5) == 0
-					// One limit for all: a store across several nodes corrects a bucket whose size has changed
-					// differently.
+					// All hits have the same limit, since a store with several nodes differs from the model in how it
+					// corrects a bucket whose size has changed.
 					hit.Limit, hit.Burst = 10, 10
 					kept = append(kept, hit)
 				}

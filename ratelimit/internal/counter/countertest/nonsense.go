@@ -22,8 +22,8 @@ type Nonsense struct {
 
 // Run keeps sending hits, garbles one reply of the server, and then a tenth of the replies for a while.
 //
-// No counter may let more hits pass than its capacity plus the hits that were lost. The store must answer again soon
-// after the last broken reply.
+// No counter may let more hits pass than its capacity plus the hits that were lost. After the last broken reply, the
+// store must answer again within a short time.
 func (n Nonsense) Run(t *testing.T) {
 	l := startLoad(n.Store, n.Hits)
 	defer l.stop(t, n.Lost)

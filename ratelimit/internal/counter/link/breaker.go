@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// BreakerFailures is how many failures in a row open a breaker.
+	// BreakerFailures is how many failures open a breaker if the store answers nothing between them.
 	BreakerFailures = 5
 	// ProbeEvery is how often an open breaker probes the store.
 	ProbeEvery = 500 * time.Millisecond
@@ -15,10 +15,10 @@ const (
 	Flaps = 10
 )
 
-// Breaker is a circuit breaker: it decides whether to call a store. Failures of connections in a row, or a batch
-// without an answer for too long, open it; a successful probe closes it. Errors that say nothing about the connection
-// do not count, such as a caller's deadline or a command that the store refuses. A Breaker has no clock of its own: its
-// methods take the time as a duration since an instant that the caller chooses.
+// Breaker is a circuit breaker: it decides whether to call a store. BreakerFailures failures of connections without an
+// answer between them, or a batch without an answer for too long, open it; a successful probe closes it. Errors that
+// say nothing about the connection do not count, such as a caller's deadline or a command that the store refuses. A
+// Breaker has no clock of its own: its methods take the time as a duration since an instant that the caller chooses.
 type Breaker struct {
 	Stall time.Duration // age of an unanswered batch at which the breaker opens; negative: no age does
 
@@ -37,7 +37,7 @@ type Breaker struct {
 // method, and IsOpen takes no lock.
 func (b *Breaker) IsOpen() bool { return b.open.Load() }
 
-// Answered records that the store has answered a batch, which ends a row of failures.
+// Answered records that the store has answered a batch, so that earlier failures no longer count.
 func (b *Breaker) Answered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -202,8 +202,9 @@ type OutFor struct {
 	ran   time.Duration
 }
 
-// Look adds ran, the time since the previous call in which this process ran, and returns the sum for the batch that was
-// sent at since. If since has changed, the sum begins at 0 again.
+// Look returns how long the batch that was sent at since has waited for its answer, not counting time in which this
+// process did not run. ran is how long the process ran since the caller's previous check. A since that differs from the
+// previous call's starts the sum at 0. The result never exceeds now − since.
 func (o *OutFor) Look(since, now int64, ran time.Duration) time.Duration {
 	if o.since != since {
 		*o = OutFor{since: since}

@@ -1,5 +1,5 @@
-// Package link has what connections need whatever kind of store they lead to: dialing, TLS, metrics, deadlines, and a
-// circuit breaker, which distinguishes a store that does not answer from a process that gets no time to run.
+// Package link has what the connections to every kind of store need: dialing, TLS, metrics, deadlines, and a circuit
+// breaker, which distinguishes a store that does not answer from a process that gets no time to run.
 package link
 
 import (

@@ -22,7 +22,7 @@ const (
 	maxValue = 1 << 20
 )
 
-// Values in the place of a total, for keys that have none.
+// These values stand in the place of a total for keys that have none.
 const (
 	unseen   = -2 // not yet found in the answer
 	noNumber = -1 // the value is not a counter's
@@ -49,7 +49,7 @@ func (l *connection) get(keys []string, totals []int64) (found int, err error) {
 	return readTotals(l.in, keys, totals)
 }
 
-// version asks for the node's version, which every node that works answers.
+// version requests the node's version. Every node that works answers the request.
 func (l *connection) version() error {
 	l.out = append(l.out, "version\r\n"...)
 	if err := l.flush(); err != nil {
@@ -140,8 +140,8 @@ func parseValueLine(line []byte) (key []byte, size int, err error) {
 	return key, int(n), nil
 }
 
-// indexFrom returns the index of key in keys, or -1. It begins the search at index next, since memcached answers in the
-// order of the keys, but a proxy may not.
+// indexFrom returns the index of key in keys, or -1. It searches from index next first, since memcached answers in the
+// order of the keys, and then the whole list, since a proxy may answer in another order.
 func indexFrom(keys []string, next int, key []byte) int {
 	is := func(k string) bool { return k == string(key) }
 	if i := slices.IndexFunc(keys[next:], is); i >= 0 {

@@ -16,8 +16,8 @@ import (
 )
 
 // connection speaks memcached's text protocol (protocol.txt in memcached's source, "Increment/Decrement", "Storage
-// commands" and "Retrieval command"). Commands are gathered in out, so that one write carries many of them: at 20,000
-// counters a second, a round trip for each command would cost two system calls for each.
+// commands" and "Retrieval command"). Commands are gathered in the field out, so that one write carries many of them:
+// at 20,000 counters a second, a round trip for each command would cost two system calls for each.
 type connection struct {
 	conn  net.Conn
 	in    *bufio.Reader
@@ -154,10 +154,11 @@ func (n *node) breakOff() {
 	}
 }
 
-// withConn has f send commands and read the answers over an idle connection, or over a new one if none is idle. If f
-// fails, the connection is closed, since bytes that still arrive would be taken for the next answer. If f fails because
-// the node had closed the connection, f is called once more, over a new connection: a node closes idle connections, and
-// when it restarts. The other idle connections are closed first, since they may be just as old.
+// withConn calls f, which sends commands and reads the answers, with an idle connection, or with a new one if no
+// connection is idle. If f fails, the connection is closed, since bytes that still arrive would be taken for the next
+// answer. If f fails because the node had closed the connection, f is called once more, over a new connection: a node
+// closes idle connections, and when it restarts, all connections. The other idle connections are closed first, since
+// they may be just as old.
 func (n *node) withConn(f func(*connection) error) error {
 	err := n.withConnOnce(f)
 	if closedByPeer(err) {
@@ -167,9 +168,9 @@ func (n *node) withConn(f func(*connection) error) error {
 	return err
 }
 
-// withConnOnce is withConn without the second call of f. f has the store's time-out from now on: no caller waits
-// longer, whatever its deadline. A caller that stops waiting earlier does not end f, since other callers wait for the
-// same answer.
+// withConnOnce is withConn without the second call of f. f has to finish within the store's time-out, counted from now:
+// no caller waits longer, whatever its deadline. A caller that stops waiting earlier does not end f, since other
+// callers wait for the same answer.
 func (n *node) withConnOnce(f func(*connection) error) error {
 	c, err := n.takeIdle()
 	if err != nil {
@@ -203,7 +204,7 @@ func (n *node) takeIdle() (*connection, error) {
 }
 
 // putIdle keeps a connection for the next call of withConn, or closes it if MaxIdleConns are kept already. Workers
-// never need more than that, but a probe may come on top.
+// never use more connections, but a probe may use one in addition.
 func (n *node) putIdle(c *connection) {
 	n.connsMu.Lock()
 	keep := len(n.idle) < n.store.o.Settings.MaxIdleConns

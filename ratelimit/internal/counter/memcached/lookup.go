@@ -22,7 +22,7 @@ type lookup struct {
 	err    error
 }
 
-// add adds a counter to the lookup, and pins it, which keeps it in node.counts.
+// add adds a counter to the lookup and pins the counter, so that it stays in node.counts.
 func (l *lookup) add(t *localCount) {
 	if slices.Contains(l.counts, t) {
 		return

@@ -33,7 +33,8 @@ type Settings struct {
 	MaxIdleConns int `env:"MAX_IDLE_CONNS" envDefault:"2"`
 	// Longest time for connecting, for each operation, and for calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"500ms" min:"1ms"`
-	// How many counters may have hits that wait to be written; beyond that, hits are answered, dropped and counted.
+	// How many counters may have hits that are not yet written. Beyond this number, hits are answered but never
+	// written, and a statistic counts them.
 	QueueSize int `env:"QUEUE_SIZE" envDefault:"10000" min:"1"`
 }
 
@@ -44,14 +45,14 @@ type Options struct {
 	Resolver *net.Resolver
 	// TLS makes the TLS config for the host that is dialed; nil: no TLS.
 	TLS func(host string) *tls.Config
-	// HashKeys stores a key that memcached would refuse under the key's hash. Without it, Add fails for such a key with
-	// a KeyError.
+	// HashKeys replaces each key that memcached would refuse by the key's hash. Without it, Add fails for such a key
+	// with a KeyError.
 	HashKeys bool
-	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: up to so many seconds, chosen at random and at most a tenth of the
-	// window, are added to a counter's time to live. 0 or negative: none.
+	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: a random number of seconds, at most JitterMax and at most a tenth of
+	// the window, is added to a counter's time to live. 0 or negative: nothing is added.
 	JitterMax int64
-	// Stall is STORE_STALL: how long a node may take for a lookup before it counts as lost (250 ms); negative: for
-	// ever.
+	// Stall is STORE_STALL: a node that has not answered a lookup for so long counts as lost. 0 means 250 ms; negative:
+	// a node may take for ever.
 	Stall time.Duration
 	// Log gets a line when a node is lost or answers again, and when the list of nodes changes. It may be nil.
 	Log *slog.Logger
@@ -107,7 +108,7 @@ type Stats struct {
 	ResolveFailures          atomic.Uint64
 }
 
-// New returns a store. It looks up the nodes if Settings.SRV names them, but connects to none yet.
+// New returns a store. If Settings.SRV names the nodes, New looks them up in DNS, but it connects to no node yet.
 func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{o: o.withDefaults(), begun: time.Now()}
 	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Settings.Timeout, Stats: &s.PoolStats}

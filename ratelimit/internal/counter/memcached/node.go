@@ -51,8 +51,8 @@ func (s *Store) newNode(addr string) *node {
 	return n
 }
 
-// rest closes all idle connections of a node, which is for good if the node is not used afterwards. The store's mutex
-// is held, and no write is in progress, but the timer n.quiet may just be closing the writer's connection.
+// rest closes all idle connections of a node; if the node is used again, it opens new ones. The store's mutex is held,
+// and no write is in progress, but the timer n.quiet may be closing the writer's connection at the same time.
 func (n *node) rest() {
 	n.quiet.Stop()
 	n.closeIdle()
@@ -196,7 +196,7 @@ type localCount struct {
 	key  string
 	pins int // how many calls use the counter
 
-	// base is the least that the node's total is known to be, without the changes sent and pending.
+	// base is the least that the node's total is known to be, without the changes in the fields sent and pending.
 	base int64
 	// sent is the change that was sent to the node but not confirmed; the totals that the node reports may or may not
 	// include it. pending is the change that was not sent yet. A negative change is a refund.

@@ -38,7 +38,7 @@ func (n *node) startWriter() {
 type pendingIncr struct {
 	count        *localCount
 	change, ends int64
-	// add says that the counter does not exist, so that it is created with the change as its value.
+	// add says that the counter does not exist; it is then created with the change as its value.
 	add bool
 	// resets has the calls of Reset that wait for the counter to be deleted, after the change was written.
 	resets []chan<- error
@@ -51,8 +51,8 @@ type pendingIncr struct {
 func (t *pendingIncr) finish(total int64, err error) { t.done, t.total, t.err = true, total, err }
 
 // write is the writer of a node: it sends the pending changes until there are none. All changes that wait are sent in
-// one write; changes that are added meanwhile form the next. A node has only one writer at a time, so that the changes
-// of a counter are carried out in order.
+// one write. Changes that are added during a write are sent by the next. A node has only one writer at a time, so that
+// the changes of a counter are carried out in order.
 func (n *node) write() {
 	s := n.store
 	for {
@@ -180,8 +180,9 @@ func (n *node) delete(batch []pendingIncr) {
 	}
 }
 
-// exchange sends a command for each change of the batch that is not done, and passes each reply to got. If no change is
-// left, it sends nothing. If the connection fails, the changes without a reply get the connection's error.
+// exchange sends a command for each change of the batch that is not done, and calls the function got with each change
+// and its reply. If all changes are done, it sends nothing. If the connection fails, the changes without a reply get
+// the connection's error.
 func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	open := n.open[:0]
 	for i := range batch {
@@ -215,8 +216,8 @@ func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	}
 }
 
-// send sends the commands of the changes in open over the writer's connection, and passes the replies to hand. It opens
-// a connection if there is none, and closes it if an error occurs.
+// send sends the commands of the changes in open over the writer's connection, and calls the function hand with each
+// reply. It opens a connection if there is none, and closes it if an error occurs.
 func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
 	if n.link != nil && !n.link.inStep() {
 		n.hangUp()

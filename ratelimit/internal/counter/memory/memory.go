@@ -47,8 +47,8 @@ type Options struct {
 //
 // If the store is full of counters in use, a new counter replaces one of a random sample: the one whose limit is used
 // least. A counter at or over its limit is never dropped, since that would admit hits that the limit has refused; if
-// all of the sample are, Add fails with ErrFull. So a client that sends a million invented values can neither free the
-// values that are blocked nor block the rule for all other clients.
+// all counters of the sample are at their limits, Add fails with ErrFull. So a client that sends a million invented
+// values can neither remove counters that are over their limits nor block the rule for all other clients.
 type Store struct {
 	secret  siphash.Secret
 	shards  []shard
@@ -225,7 +225,7 @@ func (m *Store) reserve(s *shard, now int64) bool {
 	return ok
 }
 
-// sweepGrace is how many seconds a counter is kept after the end of its window: a request whose time was read just
+// sweepGrace is how many seconds a counter is kept after the end of its window: a request that has read the clock just
 // before the end may be carried out just after it.
 const sweepGrace = 2
 
@@ -255,10 +255,10 @@ func (s *shard) total(x siphash.ID) int64 {
 	return 0
 }
 
-// evict drops one counter of a random sample to make room for another: one that is no longer in use if the sample has
-// such, otherwise the one whose limit is used least, but never one at or over its limit. live reports that the dropped
-// counter was in use; ok, that a counter was dropped. clock returns the time in µs for sliding windows and token
-// buckets.
+// evict drops one counter of a random sample to make room for another: a counter that is no longer in use if the sample
+// has such a counter, otherwise the counter whose limit is used least, but never a counter at or over its limit. live
+// reports that the dropped counter was in use; ok reports that a counter was dropped. clock returns the time in µs for
+// sliding windows and token buckets.
 func (s *shard) evict(now int64, clock func(int64) int64) (live, ok bool) {
 	i, least, dead := s.fixed.leastUsed(func(t *total) (used float64, full, dead bool) {
 		return float64(t.count) / float64(t.limit), t.full(), t.expired(now)

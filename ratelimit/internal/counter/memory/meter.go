@@ -11,7 +11,7 @@ import (
 type meter struct {
 	at                int64
 	current, previous uint32 // current of a token bucket is its State.Rest
-	// The numbers of the limit by which the counter was last judged.
+	// window, limit and burst are the numbers of the limit by which the counter was last judged.
 	window, limit, burst uint32
 	algorithm            counter.Algorithm
 }

@@ -16,8 +16,8 @@ type opKind uint8
 // op is one command of a batch. The commands that have to precede it, such as SET NX, belong to the op.
 type op struct {
 	kind opKind
-	// seen means that the key is known to have an expiry. fresh means that it is not, so that SET NX precedes INCRBY
-	// and sets one.
+	// seen means that the key is known to have an expiry. fresh means that this is unknown, so that SET NX, which
+	// creates a missing key with an expiry, precedes INCRBY.
 	seen, fresh bool
 	// asking means that ASKING precedes each command of the op, since the slot of the key is moving to this node.
 	asking     bool
@@ -55,19 +55,21 @@ type batch struct {
 	meters []meterOp
 	index  opIndex
 	jitter int64
-	// ordered means that some key has a command after a script. If the server then turned out not to have the script,
-	// and the script were sent again, it would run too late.
+	// ordered means that the batch has a command that follows a script on the same key. Such a script must not be sent
+	// again if the server does not have it, since it would then run after the command.
 	ordered bool
 	// refusal is the first word of an error reply that concerns the server and not the command, such as LOADING; empty
 	// if there was none.
 	refusal string
 }
 
-// turn is how many requests of one client connection go into a batch that has no room for all that wait.
+// turn is how many requests of one client connection are put into a batch if the batch has no room for all waiting
+// requests.
 const turn = 64
 
 // inTurns moves calls from the queue into a batch: all of them, if they fit. Otherwise it moves as many as fit, but at
-// most turn requests of each client connection, so that one that sends thousands does not hold up the others.
+// most turn requests of each client connection, so that a connection with thousands of requests does not delay the
+// others.
 func inTurns(batch, queue []*call) (taken, rest []*call) {
 	hits := 0
 	for _, c := range queue {
@@ -202,7 +204,7 @@ func (b *batch) addStop(c *call, hits []callHit) {
 		h.prefix = h.ttl(c.now, b.jitter)
 		o.stop.meters = o.stop.meters || h.isMeter()
 		o.asking = o.asking || h.asking
-		// Later hits on this key need another op, after this one.
+		// Later hits on this key need another op, after the op of this call.
 		key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 		at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) })
 		b.ordered = b.ordered || *at > 0 && *at <= h.op && b.ops[*at-1].usesSHA()

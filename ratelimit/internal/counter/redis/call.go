@@ -11,7 +11,7 @@ import (
 )
 
 // call is one request on its way through the store. It has copies of the hits and keys, since the caller may stop
-// waiting, and reuse its own, while the call's batch has no replies yet.
+// waiting, and reuse the hits and keys, while the call's batch has no replies yet.
 type call struct {
 	now    int64
 	stop   counter.Stop

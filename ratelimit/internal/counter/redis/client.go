@@ -28,8 +28,8 @@ type access struct {
 //
 // Only one command or batch is sent at a time. rueidis then writes and reads in the caller's goroutine and starts none
 // of its own; for the same reason, its timer for PINGs is turned off. A client is never closed by rueidis' Close, which
-// starts a goroutine to read the rest and waits for it, for ever after a panic. It is enough to close the socket:
-// without it, a client is garbage.
+// starts a goroutine to read the rest and waits for it, for ever after a panic. Closing the socket is enough: the
+// garbage collector frees everything else that a client has.
 type client struct {
 	rueidis.Client
 	conn checkedConn
@@ -126,8 +126,8 @@ type asked[T any] struct {
 	err  error
 }
 
-// askEach calls ask for all addresses at the same time. The returned channel gets one answer for each. An error's text
-// begins with what and the address.
+// askEach calls ask for all addresses at the same time. The returned channel gets one answer for each address. The text
+// of an error begins with the text what and the address.
 func askEach[T any](ctx context.Context, wg *sync.WaitGroup, addrs []string, what string,
 	ask func(ctx context.Context, addr string) (T, error)) <-chan asked[T] {
 	answers := make(chan asked[T], len(addrs))
@@ -143,7 +143,7 @@ func askEach[T any](ctx context.Context, wg *sync.WaitGroup, addrs []string, wha
 	return answers
 }
 
-// Bounds of one reply. They are far beyond any valid reply to the store's commands.
+// These constants bound one reply. They are far beyond any valid reply to the store's commands.
 const (
 	maxReplyLine   = 64 << 10
 	maxReplyString = 1 << 20
@@ -156,9 +156,9 @@ const (
 // reply belongs to which command.
 var errUnexpected = errors.New("a reply that no command asked for")
 
-// checkedConn checks the replies on a connection before rueidis reads them, because rueidis trusts its server: it
-// allocates as much memory as a reply announces, or panics if it cannot, and it takes a surplus reply for the reply to
-// the next command, or panics in a goroutine of its own.
+// checkedConn checks the replies on a connection before rueidis reads them, because rueidis trusts its server. Given a
+// broken reply, rueidis allocates as much memory as the reply announces, or panics if there is not so much. Given a
+// surplus reply, it takes it for the reply to the next command, or panics in a goroutine of its own.
 type checkedConn struct {
 	net.Conn
 	expected int // how many replies have yet to arrive
@@ -224,8 +224,8 @@ func (c *checkedConn) check(b []byte) error {
 	return nil
 }
 
-// wholeTotal returns the length of the first line of b, with its CRLF, if it is a reply that is a plain number;
-// otherwise 0. Most replies are plain numbers, which check then accepts at once.
+// wholeTotal returns the length of the first line of b, with its CRLF, if the line is a reply that is a plain number;
+// otherwise 0. Most replies are plain numbers, and check skips such a reply as a whole.
 func wholeTotal(b []byte) int {
 	n := 1
 	for n < len(b) && n < maxDigits && b[n]-'0' <= 9 {

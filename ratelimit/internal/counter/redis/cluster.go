@@ -29,7 +29,7 @@ const (
 //
 // A request's hits are grouped by node, and each group is one call of the node's Server. So hits of different requests
 // share the connections of their node, and a node that is lost delays only hits on its own keys. The cluster client of
-// rueidis would not do: it sends a batch for several nodes as one, follows redirections by itself, and cannot drop a
+// rueidis is not suitable: it sends a batch for several nodes as one, follows redirections by itself, and cannot drop a
 // connection. So the slowest node would delay all hits, and there would be no batch of one node for a breaker to watch.
 type Cluster struct {
 	*link.PoolStats
@@ -98,7 +98,8 @@ func (c *Cluster) node(addr string) *clusterNode {
 	return n
 }
 
-// named returns the node at the address to, as the node at the address from has named it; nil if to is not valid.
+// named returns the node whose address is to, in the form in which the node at the address from has sent it (see
+// absolute). It returns nil if to is not a valid address.
 func (c *Cluster) named(to, from string) *clusterNode {
 	addr, ok := absolute(to, from)
 	if !ok {
@@ -112,8 +113,8 @@ func (c *Cluster) named(to, from string) *clusterNode {
 	return c.node(addr)
 }
 
-// absolute returns the address to in full, as the node at the address from has sent it. If to has no host, it is on the
-// same host as from.
+// absolute returns the complete form of the address to, which the node at the address from has sent. If to has no host,
+// the host is the same as in from.
 func absolute(to, from string) (addr string, ok bool) {
 	i := strings.LastIndexByte(to, ':')
 	if i < 0 || !link.IsPort(to[i+1:]) {
@@ -245,7 +246,8 @@ func (c *Cluster) any(is func(*Server) bool) bool {
 	return false
 }
 
-// sole returns the node that has all keys of a request. It returns nil if several nodes have them, or none.
+// sole returns the node that has all keys of a request. It returns nil if the keys are on several nodes, or if a key's
+// slot has no node.
 func (c *Cluster) sole(req *counter.Request) *clusterNode {
 	n := c.slots[slotOf(req.Hits[0].Key)].Load()
 	for i := range req.Hits[1:] {
@@ -325,11 +327,12 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 	return counter.AddAcrossNodes(ctx, req, c.addHits)
 }
 
-// maxRedirects is how many redirections in a row are followed before the caller has to pause.
+// maxRedirects is how many times the hits of a request follow redirections at once; from then on, the caller pauses
+// before each further try.
 const maxRedirects = 4
 
-// addLater carries out the hits in left, which were redirected or not executed at first. It fails those hits that no
-// node has executed before the caller's deadline or the store's time-out.
+// addLater carries out the hits in left, which were redirected or not executed at first. Hits that no node has executed
+// before the caller's deadline or the store's time-out fail.
 func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *remainder, out *counter.Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Settings.Timeout)
 	defer cancel()

@@ -36,7 +36,8 @@ func (l *redisLink) exchange(b *batch) (err error) {
 	for i := range b.ops {
 		l.append(b, &b.ops[i])
 	}
-	// No deadline: it would close the connection for all callers, and the server would count the hits all the same.
+	// Set no deadline: a missed deadline would close the connection for all callers, although the server counts the
+	// hits all the same.
 	replies, err := l.client.do(l.cmds...)
 	if err == nil {
 		err = l.readAll(b, replies)
@@ -58,8 +59,8 @@ func (l *redisLink) append(b *batch, o *op) {
 	case o.kind == opMeter:
 		l.cmds = append(l.cmds, l.evalMeter(b, o))
 	case o.kind == opRefund:
-		// The script is sent as text: if it were sent by SHA-1 and had to be sent again, later hits on the key would
-		// overtake it.
+		// The script is sent as text. If it were sent by SHA-1 and the server did not have it, it would have to be sent
+		// again, after later hits on the same key.
 		l.cmds = append(l.cmds, build.Arbitrary("EVAL", refundScript, "1", o.key).Args(l.decimal(o.n)).Build())
 	case o.kind == opDelete:
 		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())
@@ -123,8 +124,8 @@ func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 			if err := set.NonRedisError(); err != nil {
 				return err
 			}
-			// It makes no difference whether SET has set the key. But if it was refused, since the user may lack the
-			// right to SET, the key needs an EXPIRE.
+			// It makes no difference whether SET has set the key. But if the server has refused SET, as it does if the
+			// user lacks the right to it, the key needs an EXPIRE.
 			if _, refused := rueidis.IsRedisErr(set.Error()); refused {
 				o.fresh = false
 			}

@@ -154,7 +154,7 @@ func (s *Server) relocated() {
 	s.wakeProbe()
 }
 
-// wakeProbe has the watchdog probe at once if the breaker is open.
+// wakeProbe makes the watchdog probe at once if the breaker is open.
 func (s *Server) wakeProbe() {
 	s.breaker.ProbeNow()
 	kick(s.wake)

@@ -48,7 +48,7 @@ type redisLink struct {
 	dropped bool
 }
 
-// role says what a server must be, in addition to being reachable.
+// role says what a server must be before hits are sent to it, in addition to being reachable.
 type role uint8
 
 const (
@@ -88,8 +88,8 @@ func (l *redisLink) connect() error {
 	return nil
 }
 
-// load sends the scripts to the server, so that batches need not have their texts. If the server forbids SCRIPT LOAD,
-// or loses the scripts later, batches have the texts.
+// load sends the scripts to the server, so that batches can name the scripts instead of containing their texts. If the
+// server forbids SCRIPT LOAD, or loses the scripts later, batches contain the texts.
 func (l *redisLink) load(c *client) error {
 	build := c.B()
 	cmds := make([]rueidis.Completed, 0, 6)
@@ -189,8 +189,8 @@ func (l *redisLink) ping() (err error) {
 	return l.role.check(replies[len(replies)-1])
 }
 
-// check returns what is wrong with a server that replies, but not in its role. r is the reply to the role's query; a
-// server that has refused the query is accepted.
+// check returns what is wrong with a server that replies but does not have the role as. r is the reply to the query for
+// the role; a server that has refused this query is accepted.
 func (as role) check(r rueidis.RedisResult) error {
 	switch as {
 	case masterServer:
@@ -210,14 +210,16 @@ func (as role) check(r rueidis.RedisResult) error {
 const (
 	// skewEvery is how often the server's clock is read.
 	skewEvery = 10 * time.Second
-	// skewSlowest is how long reading the clock may take at most. The result can be wrong by half of that time.
+	// skewSlowest is how long the server may take to tell its time; slower replies are not used. The result can be
+	// wrong by half of that time.
 	skewSlowest = 100 * time.Millisecond
 	// skewWarns is the difference between the clocks above which a warning is logged.
 	skewWarns = 200 * time.Millisecond
 )
 
-// skew compares this machine's clock, by which fixed windows begin and end, with a server's. It sends TIME together
-// with PINGs. The user need not have the right to TIME: after a server has refused it, skew does not send it again.
+// skew compares this machine's clock, by which fixed windows begin and end, with a server's. It sends the command TIME
+// together with PINGs. The user of the server need not have the right to TIME: after the server has refused TIME, skew
+// does not send it again.
 type skew struct {
 	report func(server string, offset time.Duration) // see Options.Skew
 	log    *slog.Logger
@@ -235,13 +237,13 @@ func (s *skew) due() bool {
 	return s.report != nil && !s.refused && (s.last.IsZero() || time.Since(s.last) >= skewEvery)
 }
 
-// ahead returns by how much this machine's time at is ahead of a server's reply to TIME, which is seconds and
-// microseconds.
+// ahead returns by how much this machine's clock, which shows at, is ahead of a server's. there is the server's reply
+// to TIME: seconds and microseconds.
 func ahead(at time.Time, there []int64) time.Duration {
 	return at.Round(0).Sub(time.Unix(there[0], there[1]*1000))
 }
 
-// take handles the reply r of a server to a TIME that was sent at the time sent.
+// take handles the reply r of a server to the command TIME, which was sent at the instant in sent.
 func (s *skew) take(server string, r rueidis.RedisResult, sent time.Time) {
 	took := time.Since(sent)
 	s.mu.Lock()

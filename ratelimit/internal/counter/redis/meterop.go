@@ -24,21 +24,21 @@ type meterOp struct {
 	state counter.State
 }
 
-// meterRun is a run of equal hits, or of equal refunds, as the script takes it.
+// meterRun is a run of equal hits, or of equal refunds, in the form of the script's arguments.
 type meterRun struct {
 	count int64
 	kind  string
 	x, y  int64 // two numbers, whose meaning depends on kind: see slidingLua and bucketLua
 }
 
-// The kinds of runs, as the scripts name them: hits, refunds (given back), and undone hits.
+// These are the kinds of runs, as the scripts name them: hits, refunds (hits given back), and undone hits.
 const (
 	runHits   = "h"
 	runRefund = "g"
 	runUndo   = "u"
 )
 
-// maxRefund is the most that one refund gives back. It is more than a counter can have.
+// maxRefund is the most hits that one refund gives back. No counter has as many.
 const maxRefund = 1 << 32
 
 func (h *callHit) isMeter() bool { return h.Algorithm != counter.FixedWindow }
@@ -60,8 +60,8 @@ func (b *batch) addMeter(c *call, h *callHit) {
 	b.meters[o.meter].add(h)
 }
 
-// takes reports whether the op can include hits with the numbers in meter. For a sliding window, each run has a limit
-// of its own.
+// takes reports whether the op can include hits with the numbers in meter. For a sliding window, the limits may differ,
+// since each run has a limit of its own.
 func (b *batch) takes(o *op, meter counter.Meter) bool {
 	if o.kind != opMeter {
 		return false
@@ -87,8 +87,8 @@ func (b *batch) newMeterOp(meter counter.Meter) int32 {
 }
 
 // jitterOf returns a random time in ms by which the key of a sliding window lives longer than its window:
-// docs/windows.md#jitter. most is the setting JitterMax, in seconds. Keys of token buckets need no jitter, since they
-// expire at different times anyway.
+// docs/windows.md#jitter. The parameter most is the setting JitterMax, in seconds. Keys of token buckets need no
+// jitter, since they expire at different times anyway.
 func jitterOf(m counter.Meter, most int64) int64 {
 	if j := min(most, m.Window/10); j > 0 && m.Algorithm == counter.SlidingWindow {
 		return rand.Int64N(j * 1000)
@@ -96,7 +96,7 @@ func jitterOf(m counter.Meter, most int64) int64 {
 	return 0
 }
 
-// add adds a hit to the runs. It leaves out looks and hits that can never pass, since they change nothing.
+// add adds a hit to the runs. It leaves out looks, and hits that can never pass, since these hits change nothing.
 func (m *meterOp) add(h *callHit) {
 	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.Limit)}
 	most := h.Capacity()
@@ -163,7 +163,7 @@ func (l *redisLink) evalMeter(b *batch, o *op) rueidis.Completed {
 	return c.Build()
 }
 
-// errNonsense is the error for a reply that none of the store's scripts gives.
+// errNonsense is the error for a reply that cannot come from the store's scripts.
 var errNonsense = fmt.Errorf("%w: a script answered nonsense", counter.ErrUnavailable)
 
 // read reads the reply of the script: the server's time, and the counter's state before the runs.

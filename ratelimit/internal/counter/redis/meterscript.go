@@ -7,11 +7,11 @@ import "strings"
 // server executes the scripts.
 //
 // ARGV has the counter's numbers, and then four values for each run of equal hits: how many hits, their kind, and two
-// numbers that depend on the kind. The reply has the server's time and the counter before the runs; from these, replay
-// works out the outcome of each hit with the same integers. All numbers are below 2^53, so that Lua's floating-point
-// numbers are exact. They are formatted by string.format, since '..' and tostring would keep only 14 digits. A key is
-// written together with its expiry, and only if a run has changed the counter, or if a hit has found it ahead of the
-// clock, which may have been set back.
+// numbers that depend on the kind. The reply has the server's time and the counter as it was before the runs; from
+// these, the Go method replay works out the outcome of each hit with the same integers. All numbers are below 2^53, so
+// that Lua's floating-point numbers are exact. They are formatted by string.format, since '..' and tostring would keep
+// only 14 digits. A key is written together with its expiry, and only if a run has changed the counter, or if a hit has
+// found its stored state ahead of the clock, which may have been set back.
 
 // timeLua reads the server's clock into now, in µs.
 const timeLua = `
@@ -27,7 +27,7 @@ local now = table.remove(ARGV) + 0`
 // the stored state was ahead of now.
 
 // readSlidingLua reads a sliding window whose length is w seconds. It sets i, the number of the present window; c, its
-// hits; p, the hits of the window before; and s, how many of those p hits still count.
+// hits; p, the hits of the window before; and s, how many of the hits in p still count.
 const readSlidingLua = `
 local size = w * 1000000
 local i, c, p, future = math.floor(now / size), 0, 0, false
@@ -54,8 +54,9 @@ else
     'PX', string.format('%.0f', math.ceil((2 * size - e) / 1000) + jitter))
 end`
 
-// readBucketLua reads when a token bucket will be full again: at a, in µs, plus the fraction r. Fractions are in units
-// of 1/parts µs. fa and fr are the time, in the same form, at which a bucket that is empty now would be full.
+// readBucketLua reads the time at which a token bucket will be full again: a in µs, plus the fraction r. It sets a and
+// r to 0 if there is no such key. All fractions are in units of 1/parts µs. fa and fr are, in the same form, the time
+// at which a bucket that is empty now would be full.
 const readBucketLua = `
 local a, r, future, v = 0, 0, false, redis.call('GET', k)
 if v then
@@ -65,13 +66,15 @@ if v then
   if a > fa or (a == fa and r > fr) then a, r, future = fa, fr, true end
 end`
 
-// admitLua sets na and nr: when the bucket will be full again after a hit that takes q µs plus the fraction t.
+// admitLua sets na and nr to the time at which the bucket would be full again if the hit passed: na in µs, and nr the
+// fraction, in units of 1/parts µs. Refilling the tokens of this hit takes q µs and the fraction t. a and r are the
+// time at which the bucket would be full again without the hit.
 const admitLua = `
 local na, nr = a + q, r + t
 if nr >= parts then na, nr = na + 1, nr - parts end`
 
-// tooFullLua is the condition that the hit does not pass, since the bucket would be more than empty. fullLua is the
-// condition that the bucket is full, so that there is nothing to give back.
+// tooFullLua is the condition that the hit does not pass, since the bucket would lack more tokens than it can hold.
+// fullLua is the condition that the bucket is full, so that there is nothing to give back.
 const (
 	tooFullLua = `na > fa or (na == fa and nr > fr)`
 	fullLua    = `a < now or (a == now and r == 0)`
@@ -115,9 +118,9 @@ if write then` + writeSlidingLua + `
 end
 return {now, i, c0, p0}`
 
-// bucketLua decides the hits of a batch on one token bucket. ARGV[1] and ARGV[2] are how long an empty bucket takes to
-// fill, in µs and as a fraction in units of 1/ARGV[3] µs. There are three kinds of runs, each with the time that one
-// hit takes as its two numbers: h adds hits; g and u give hits back.
+// bucketLua decides the hits of a batch on one token bucket. ARGV[1], in µs, plus the fraction ARGV[2], in units of
+// 1/ARGV[3] µs, is how long an empty bucket takes to fill. There are three kinds of runs: h adds hits; g and u give
+// hits back. The two numbers of a run are the time in which the bucket regains one hit: whole µs, and the fraction.
 const bucketLua = `
 local k, fa, fr, parts = KEYS[1], now + ARGV[1], ARGV[2] + 0, ARGV[3] + 0` + readBucketLua + `
 local a0, r0, write = a, r, false
@@ -232,15 +235,15 @@ for i, k in ipairs(KEYS) do
     m.bring, m.changed = false, false
   elseif held == 0 and not over[i] and n ~= '0' then` + writeFixedLua
 
-// stopMetersClusterLua is stopMetersLua for keys in several slots of one cluster node; stopClusterScript says how it
-// gets them.
+// stopMetersClusterLua is stopMetersLua for keys in several slots of one cluster node. The comment of stopClusterScript
+// explains how the script gets these keys.
 const stopMetersClusterLua = `
 local KEYS = {KEYS[1]}
 for i = #ARGV - (#ARGV - 8) / 9 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + stopMetersLua
 
-// meterScript is a script in two variants: script reads the server's clock; timed, for tests, takes the time as its
-// last argument. The server drops keys by its own clock, which goes on while the time of a test stands still. So timed
-// lets keys live an hour longer.
+// meterScript is a script in two variants. The variant script reads the server's clock. The variant timed, for tests,
+// takes the time as its last argument. The server drops keys by its own clock, which goes on while the time of a test
+// stands still, so timed lets keys live an hour longer.
 type meterScript struct{ script, timed *script }
 
 func newMeterScript(shebang, body string) meterScript {

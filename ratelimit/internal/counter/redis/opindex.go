@@ -12,7 +12,7 @@ type indexEntry struct {
 	tag uint32 // the lower half of the key's hash
 }
 
-// reset empties the index, and makes room for so many keys.
+// reset empties the index, and makes room for the given number of keys.
 func (x *opIndex) reset(keys int) {
 	size := 4
 	x.shift = 64 - 2

@@ -15,7 +15,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Values of Settings.Type.
+// These are the values of Settings.Type.
 const (
 	Single    = "single"
 	Sentinel  = "sentinel"
@@ -27,12 +27,12 @@ const (
 type OnEmpty string
 
 const (
-	// Create sends them over an additional connection, of which there are at most PoolSize; if these are in use too,
-	// the hits wait as with Wait. It is the default.
+	// Create sends the hits over an additional connection, of which there are at most PoolSize; if these are in use
+	// too, the hits wait as with Wait. Create is the default.
 	Create OnEmpty = "CREATE"
-	// Refuse answers them with ErrBusy.
+	// Refuse answers the hits with ErrBusy.
 	Refuse OnEmpty = "ERROR"
-	// Wait lets them wait until the caller's deadline or the store's time-out.
+	// Wait lets the hits wait until the caller's deadline or the store's time-out.
 	Wait OnEmpty = "WAIT"
 )
 
@@ -41,7 +41,7 @@ type Settings struct {
 	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS).
 	// sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
 	URL string `env:"URL" secret:"url"`
-	// tcp or unix; unset: what the URL looks like. sentinel and cluster are always tcp.
+	// tcp or unix; unset: the form of the URL decides. sentinel and cluster are always tcp.
 	SocketType string `env:"SOCKET_TYPE" oneof:"tcp unix" fold:"true"`
 	// single: one server. sentinel: the master that sentinels name, followed when it changes. cluster: a Redis Cluster.
 	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
@@ -50,16 +50,16 @@ type Settings struct {
 	// password or user:password of the sentinels, for which KVSTORE_AUTH is not used. _SENTINEL_AUTH_FILE reads it from
 	// a file.
 	SentinelAuth string `env:"SENTINEL_AUTH" secret:"true"`
-	// How many batches may be in the store (of a cluster: in one node) at once, each on a connection of its own.
-	// Another connection is used only when the others are busy.
+	// How many batches may be in the store (of a cluster: in one node) at once, each on a connection of its own. A
+	// further connection is used only when the others are busy.
 	PoolSize int `env:"POOL_SIZE" envDefault:"10" min:"1"`
 	// Longest time for connecting, writing, reading, and for calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"10s" min:"1ms"`
-	// How long the first hits of a batch wait for others; 0: not at all, though hits that arrive while a batch is under
-	// way go together in the next. At most 1s, and shorter than TIMEOUT.
+	// How long the first hits of a batch wait for others; 0: not at all, but hits that arrive while a batch is under
+	// way share the next batch. At most 1s, and shorter than TIMEOUT.
 	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s" max:"1s"`
-	// Cluster only: how many nodes one request queries at the same time. 1: one after another; 0: all, as far as
-	// POOL_SIZE goes; n: at most n.
+	// Cluster only: how many nodes one request queries at the same time. 1: one after another; 0: all nodes, if
+	// POOL_SIZE allows; n: at most n.
 	Parallelism int `env:"CLUSTER_PIPELINE_PARALLELISM" envDefault:"1" min:"0"`
 }
 
@@ -69,7 +69,8 @@ type StartSettings struct {
 	Initial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
 	// Longest pause between attempts to reach the store at start.
 	Max time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
-	// Exit if the store is not reached in this time at start; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
+	// Exit if the store has not answered within this time at start; 0: never. No effect with
+	// KVSTORE_STARTUP_REQUIRED=false.
 	MaxElapsed time.Duration `env:"KVSTORE_STARTUP_MAX_ELAPSED_TIME" envDefault:"0s" min:"0s"`
 }
 
@@ -83,8 +84,8 @@ type Options struct {
 	// OnEmpty says what happens to hits after OnEmptyWait (default 1 s) if all connections are in use.
 	OnEmpty     OnEmpty
 	OnEmptyWait time.Duration
-	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: up to so many seconds, chosen at random and at most a tenth of the
-	// window, are added to a key's time to live. 0 or negative: none.
+	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS: a random number of seconds, at most JitterMax and at most a tenth of
+	// the window, is added to a key's time to live. 0 or negative: nothing is added.
 	JitterMax int64
 	// Stall is STORE_STALL: the age at which a batch without replies opens the breaker (default 250 ms); negative:
 	// never.
@@ -212,7 +213,7 @@ func (s Settings) list() (t target, err error) {
 	return t, nil
 }
 
-// WantsTLS reports whether a KVSTORE_URL requires TLS, which the scheme rediss:// says.
+// WantsTLS reports whether a KVSTORE_URL requires TLS, as a URL with the scheme rediss:// does.
 func WantsTLS(url string) bool {
 	scheme, _, ok := strings.Cut(url, "://")
 	return ok && strings.EqualFold(scheme, "rediss")

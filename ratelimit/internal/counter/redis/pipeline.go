@@ -15,9 +15,9 @@ import (
 // batches from becoming so small that throughput suffers. A server nearby replies sooner than that.
 const minSpacing = int64(500 * time.Microsecond)
 
-// spacing returns how long after the last batch the next one may start on another connection, in ns: half a round trip.
-// So there are usually two batches on their way, and hits wait for half a round trip at most. When a server suddenly
-// becomes slow, more batches are on their way, up to PoolSize. s.mu is held.
+// spacing returns how long after the last batch the next one may start on another connection, in ns: normally half of
+// the average round trip. So there are usually two batches on their way, and hits wait for half a round trip at most.
+// When a server suddenly becomes slow, more batches are on their way, up to PoolSize. s.mu is held.
 func (s *Server) spacing() int64 {
 	return max(minSpacing, s.trip/2, 2*int64(s.o.Settings.PipelineWindow))
 }
@@ -31,7 +31,8 @@ type pipeline struct {
 	batch    batch
 
 	work chan bool // true: a batch may be waiting; false: send a PING
-	// When the pipeline last took a batch, and when it last became idle, on the store's clock; guarded by store.mu.
+	// used and rested are when the pipeline last took a batch, and when it last became idle, on the store's clock;
+	// guarded by store.mu.
 	used, rested int64
 	done         []*counter.Pending // requests of Server.Start whose batch has its replies; only the goroutine uses it
 	took         int64              // round trip of the last batch, until take uses it; only the goroutine uses it
@@ -39,11 +40,11 @@ type pipeline struct {
 	mu    sync.Mutex
 	out   []*call // the calls that were sent and have no replies yet, for the breaker; nil while replies are delivered
 	since int64   // when these calls were sent, on the store's clock
-	// watched measures how long these calls have had no replies; only the watchdog uses it.
+	// watched measures how long the calls in out have had no replies; only the watchdog uses it.
 	watched link.OutFor
 }
 
-// newPipeline starts a pipeline that uses the connection via. s.mu is held.
+// newPipeline starts a pipeline that uses the connection in via. s.mu is held.
 func (s *Server) newPipeline(via connection, overflow bool) *pipeline {
 	l := &pipeline{store: s, link: via, overflow: overflow, work: make(chan bool, 1), used: s.clock()}
 	s.pipelines = append(s.pipelines, l)
@@ -185,9 +186,9 @@ func (l *pipeline) take() bool {
 	if s.o.Settings.PipelineWindow > 0 {
 		l.linger()
 	}
-	// Let goroutines that are ready to run queue their hits first: those of connections that have requests to read, and
-	// then the handlers that these wake. So their hits join this batch. With little load no goroutine is ready. With
-	// 256 calls in flight, batches grow from 14 to 70 hits.
+	// Let goroutines that are ready to run queue their hits first: the goroutines of connections that have requests to
+	// read, and then the handlers that these goroutines wake. Their hits then join this batch. With little load no
+	// goroutine is ready. With 256 calls in flight, batches grow from 14 to 70 hits.
 	runtime.Gosched()
 	runtime.Gosched()
 	now := s.clock()
@@ -308,8 +309,9 @@ func (s *Server) remember(b *batch) {
 	}
 }
 
-// end takes the answers of a call from Start, after claim. It returns the Pending to be completed. If the server has
-// not executed some hits, it returns nil, and a separate goroutine sends them again and completes the Pending.
+// end takes the answers of a call that came by Start, after claim has returned true for it. It returns the Pending to
+// be completed. If the server has not executed some hits, it returns nil, and a separate goroutine sends these hits
+// again and completes the Pending.
 func (s *Server) end(c *call) (done *counter.Pending) {
 	st := c.started
 	c.started = nil
@@ -334,8 +336,8 @@ func (s *Server) end(c *call) (done *counter.Pending) {
 	return st
 }
 
-// complete completes requests: it notifies the owner of each, and owners of consecutive requests only once. No lock is
-// held.
+// complete completes requests: it notifies their owners, with one call for consecutive requests of the same owner. No
+// lock is held.
 func complete(done []*counter.Pending) {
 	for len(done) > 0 {
 		n := 1

@@ -114,7 +114,7 @@ func (c *connecting) connect(ctx context.Context, o Options) {
 	c.kv.Store(&kv)
 }
 
-// present returns the store, or an unreached if it has not answered yet.
+// present returns the store, or an unreached if the store has not answered yet.
 func (c *connecting) present() Store { return *c.kv.Load() }
 
 // Add implements Store.

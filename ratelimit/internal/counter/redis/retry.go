@@ -44,7 +44,8 @@ func (s *Server) resume(ctx context.Context, req *counter.Request, undone *call)
 	return s.addLater(ctx, req, undone)
 }
 
-// refusal interprets an error reply text that concerns the server. For any other error, it leaves o.notExecuted nil.
+// refusal handles an error reply text that concerns the server, by setting o.notExecuted. For any other error, it
+// leaves o.notExecuted nil.
 func (l *redisLink) refusal(b *batch, o *op, text string) {
 	code, rest, _ := strings.Cut(text, " ")
 	inCluster := l.role == clusterServer
@@ -87,8 +88,8 @@ type remainder struct {
 	reason retryReason // the greatest retryReason of all hits
 }
 
-// take adds the hits of c that its server, at the address from, has not executed. at has the index of each of c's hits
-// in the whole request; nil: c has the whole request.
+// take adds the hits of c that c's server, at the address from, has not executed. at has the index in the whole request
+// of each of c's hits; nil means that c has the whole request.
 func (l *remainder) take(c *call, req *counter.Request, at []int, from string) {
 	for i := range c.hits {
 		h := &c.hits[i]
@@ -123,8 +124,8 @@ func (l *remainder) deliver(req *counter.Request) {
 // errLater is the error for a caller whose deadline passes before the server can execute the hits.
 var errLater = fmt.Errorf("%w: it refuses hits at present", counter.ErrUnavailable)
 
-// pause waits before the nth retry, for 5 ms at first and up to 50 ms. If the caller's deadline would pass meanwhile,
-// it returns an error at once.
+// pause waits before the nth retry, for 5 ms at first and up to 50 ms. If the caller's deadline would pass during the
+// wait, pause returns an error at once.
 func pause(ctx context.Context, n int) error {
 	d := min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+link.LeaveBefore {

@@ -13,7 +13,8 @@ import (
 )
 
 // Lua has only floating-point numbers. Where a total may exceed 2^53, the scripts pass numbers as text, leave the
-// arithmetic to INCRBY and DECRBY, and return the totals before, from which settleStop works out the answers.
+// arithmetic to INCRBY and DECRBY, and return the totals as they were before the script, from which the Go method
+// settleStop works out the answers.
 
 // refundScript subtracts ARGV[1] from the counter, but not below 0. It keeps the key's expiry and returns the total
 // afterwards. Totals and hits are plain decimal numbers, so the longer text is the larger number.
@@ -29,9 +30,9 @@ end
 redis.call('DECRBY', KEYS[1], n)
 return redis.call('GET', KEYS[1])`
 
-// stopScript counts the hits of one request on fixed windows or, if one of them exceeds its limit, none. ARGV has four
-// values for each key: hits, limit, time to live in seconds, and the kind (hit, shadow, refund). The reply has 1 if
-// nothing was written and otherwise 0, and then the totals before the script, as text. Limits are compared as
+// stopScript counts the hits of one request on fixed windows or, if a hit exceeds its limit, counts none of them. ARGV
+// has four values for each key: hits, limit, time to live in seconds, and the kind (hit, shadow, refund). The reply has
+// 1 if nothing was written and otherwise 0, and then the totals before the script, as text. Limits are compared as
 // floating-point numbers, which is exact below 2^53; limits have at most 32 bits.
 const stopScript = `
 local was, cur, over, held = {}, {}, {}, 0

@@ -8,14 +8,16 @@ const seenGeneration = 1 << 18
 // seenKeys is a bounded set of keys that are known to have an expiry in the server. It holds their 64-bit keyed hashes,
 // in two generations: when the young one is full, it becomes the old one, and the old one is dropped. A key that was
 // dropped costs one more SET NX. Two keys may have the same hash (with a probability of 1 in 2^45 if both generations
-// are full); this shows when the reply to INCRBY equals the hits sent, as for a key that did not exist.
+// are full), so that a new key is taken for a known one and gets no expiry. This shows when the reply to INCRBY equals
+// the hits sent, as it does for a key that did not exist.
 type seenKeys struct {
 	mu         sync.Mutex
 	young, old hashSet
 	generation int // how many keys young may hold
 }
 
-// has reports whether the key is in the set. If so, it also keeps the key from being dropped with the old generation.
+// has reports whether the key is in the set. If the key is only in the old generation, has also puts it into the young
+// one, so that it is not dropped with the old one.
 func (m *seenKeys) has(hash uint64) bool {
 	if m.young.has(hash) {
 		return true

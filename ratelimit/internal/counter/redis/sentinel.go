@@ -20,11 +20,11 @@ import (
 )
 
 // sentinels finds the address of a Server's master. It subscribes to +switch-master, by which one sentinel announces
-// failovers. It also queries all sentinels every refreshEvery, and whenever the server fails.
+// failovers. It also queries all sentinels at intervals of refreshEvery, and whenever the server fails.
 //
-// The sentinel client of rueidis would not do: it trusts a single sentinel, each of its connections has a subscription
-// of its own, and it does not report a change of the master. So nothing would drop the batches that wait for a master
-// that hangs.
+// The sentinel client of rueidis is not suitable: it trusts a single sentinel, each of its connections has a
+// subscription of its own, and it does not report a change of the master. So nothing would drop the batches that wait
+// for a master that hangs.
 type sentinels struct {
 	name  string
 	addrs []string
@@ -106,7 +106,7 @@ func (f *sentinels) ask(ctx context.Context) error {
 	return nil
 }
 
-// set records the address of the master. If it has changed, set calls f.changed.
+// set records the address of the master. If the address has changed, set calls f.changed.
 func (f *sentinels) set(to link.Endpoint) {
 	old := f.master.Swap(&to)
 	if *old == to || *old == (link.Endpoint{}) {
@@ -122,9 +122,9 @@ type named struct {
 	epoch  int64
 }
 
-// askOne queries one sentinel over a new connection. It does not take the address from SENTINEL MASTER: during a
-// failover, the sentinel in charge reports the new epoch with the old address there, until all replicas follow the new
-// master.
+// askOne queries one sentinel over a new connection. It does not take the address from the reply to SENTINEL MASTER:
+// during a failover, the sentinel in charge reports the new epoch with the old address in this reply, until all
+// replicas follow the new master.
 func (f *sentinels) askOne(ctx context.Context, addr string) (is named, err error) {
 	defer recovered(&err)
 	replies, err := f.a.once(ctx, addr, func(b rueidis.Builder) []rueidis.Completed {
@@ -171,8 +171,8 @@ func (f *sentinels) listen(ctx context.Context) {
 }
 
 // subscribe receives the announcements of one sentinel until the connection ends. It does not use rueidis, which would
-// read in a goroutine of its own, where a surplus reply is a panic. It looks for lines of the form of an announcement,
-// and ignores all others.
+// read in a goroutine of its own and panic there after a surplus reply. It looks for lines in the form of an
+// announcement, and ignores all other lines.
 func (f *sentinels) subscribe(ctx context.Context, addr string) error {
 	conn, err := f.a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
 	if err != nil {

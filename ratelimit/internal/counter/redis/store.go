@@ -14,17 +14,17 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// patient is how much time a waiting caller must have at least for the watchdog to end its call in time. Callers with
-// less time use a timer of their own. A timer and a select for each caller would cost 1.0 of the 2.5 µs that a hit
-// takes (BenchmarkKVStore).
+// patient is how much time before its deadline a waiting caller must have at least for the watchdog to end its call in
+// time. Callers with less time use a timer of their own. A timer and a select for each caller would cost 1.0 of the 2.5
+// µs that a hit takes (BenchmarkKVStore).
 const patient = 10 * time.Millisecond
 
 // Server is a counter.Store that counts hits in one server, Redis or compatible, that many processes share.
 //
 // While a batch is on its way to the server and back, the hits of further requests are collected. They form the next
 // batch, which has one command for each key, for all callers; each caller gets its own total, in the order in which the
-// requests arrived. So a single caller need not wait for others, and many callers share one write and one read. See
-// batch and pipeline, and watch, which supervises them.
+// requests arrived. So a single caller need not wait for others, and many callers share one write and one read. See the
+// types batch and pipeline, and the method watch, which supervises them.
 type Server struct {
 	*link.PoolStats
 	o       Options
@@ -76,7 +76,7 @@ func NewServer(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// at sets the server's address, credentials and role. where returns the address, which may change.
+// at sets the server's address, credentials and role. The function where returns the address, which may change.
 func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	s.newLink = func(timeout time.Duration) connection {
 		a := s.o.access(t, timeout, s.PoolStats)
@@ -121,7 +121,7 @@ func newServer(o Options) *Server {
 	}
 }
 
-// run starts the watchdog, and the first pipeline, which uses the connection first.
+// run starts the watchdog, and the first pipeline, which begins with the open connection first.
 func (s *Server) run(first connection) {
 	s.mu.Lock()
 	s.idle = append(s.idle, s.newPipeline(first, false))
@@ -250,8 +250,8 @@ func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (und
 
 func (s *Server) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1 }
 
-// wait waits until the call is answered, for at most stay or until ctx ends. After an error, the call belongs to its
-// batch.
+// wait waits until the call is answered, for at most stay or until ctx ends. After an error, the caller must not use
+// the call any longer: it belongs to the queue or to the batch that contains it.
 func (c *call) wait(ctx context.Context, stay time.Duration) error {
 	_, gone := link.Await(ctx, c.ready, stay)
 	if gone == nil || c.claim(left) {

@@ -23,8 +23,8 @@ const (
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
 	probeTimeout = link.ProbeEvery
-	// stuckAfter is after how many times KVSTORE_TIMEOUT a pipeline counts as stuck. Connecting and sending may each
-	// take one.
+	// stuckAfter is after how many times KVSTORE_TIMEOUT a pipeline counts as stuck. Connecting may take one
+	// KVSTORE_TIMEOUT, and sending another.
 	stuckAfter = 2
 )
 
@@ -70,9 +70,9 @@ func (s *Server) watch() {
 	}
 }
 
-// oldest returns the age of the oldest batch without replies, counting only time in which this process ran; ran is this
-// time since the previous call. A PING counts only from the time when hits began to wait for its pipeline: while no
-// hits wait, a late reply to a PING says more about this machine than about the server.
+// oldest returns the age of the oldest batch without replies, counting only time in which this process ran; ran is how
+// long the process ran since the previous call of oldest. A PING counts only from the time when hits began to wait for
+// its pipeline: while no hits wait, a late reply to a PING says more about this machine than about the server.
 func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	return oldest
 }
 
-// expireCallers ends the calls whose time is over, wherever their hits are. s.mu is held.
+// expireCallers ends the calls whose time is over, whether their hits are in the queue or in a batch. s.mu is held.
 func (s *Server) expireCallers(now int64) {
 	waits := s.queue[:0]
 	for _, c := range s.queue {
@@ -152,7 +152,7 @@ func (s *Server) scaleUp(now int64) {
 }
 
 // replaceStuck gives up pipelines that still wait for their server although all their time-outs are over, so that new
-// pipelines take their places. If such a pipeline gets an answer after all, it ends. s.mu is held.
+// pipelines take their places. If the server of such a pipeline answers after all, the pipeline ends. s.mu is held.
 func (s *Server) replaceStuck(now int64) {
 	for i := len(s.pipelines) - 1; i >= 0; i-- {
 		l := s.pipelines[i]

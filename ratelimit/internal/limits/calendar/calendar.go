@@ -18,7 +18,7 @@ import (
 // Unit is the length of a window.
 type Unit uint8
 
-// The units, which are days, weeks, months and years of the calendar. Weeks begin on Monday.
+// Units are the days, weeks, months and years of the calendar. Weeks begin on Monday.
 const (
 	Day Unit = iota + 1
 	Week
@@ -101,7 +101,7 @@ func begins(zone *time.Location, day time.Time) int64 {
 	}
 }
 
-// The places where Go looks for zone data, in the order in which it looks.
+// These are the places where Go looks for zone data, in the order in which it looks.
 const (
 	FromEnvironment = "$ZONEINFO"
 	FromSystem      = "system"

@@ -19,10 +19,12 @@ type Set struct {
 	roots    [2]root // of the tries for IPv4 and for IPv6
 }
 
-// root is where a look-up begins. It uses several bits at once to choose among tops, since each step down from node to
-// node is a memory read that waits for the read before (BenchmarkLongest, 10,000 prefixes: 90 ns without tops, 7 with).
+// root is where a look-up begins. It uses several bits at once to choose an element of tops, since each step down from
+// node to node is a memory read that waits for the previous read (BenchmarkLongest, 10,000 prefixes: 90 ns without
+// tops, 7 ns with tops).
 type root struct {
-	// tops are as node.next, indexed by the bits of the address from first on; empty if the set has no prefix.
+	// tops has references in the form of node.next. They are indexed by the bits of the address from the bit with index
+	// first on. tops is empty if the set has no prefix.
 	tops  []int32
 	first uint8 // index of the first bit at which prefixes differ; from 64 on it is in the lower half of the address
 	shift uint8 // number of bits by which to shift a half of the address right, to get the chosen bits
@@ -36,8 +38,8 @@ type member struct {
 
 // node is a branch of the trie, at the index of a bit: all prefixes below it have equal bits before the index.
 type node struct {
-	// For each value of the bit: another node, or ^index of a prefix. If no prefix has that value, it is the prefix
-	// that ends at this node.
+	// next has a reference for each value of the bit: the index of another node, or ^index of a prefix. If no prefix
+	// goes on with the value, the reference is to the prefix that ends at this node.
 	next [2]int32
 	bit  uint8
 }
@@ -90,9 +92,9 @@ func family(a Addr) int {
 	return 0
 }
 
-// build makes the trie of a list of prefixes' indexes and returns its first node, in the form of node.next. The list is
-// sorted, with a prefix that contains others before them. shorter is the index of the longest prefix that contains all
-// prefixes of the list; -1 if none does.
+// build makes the trie of the prefixes whose indexes are in list, and returns its first node, in the form of node.next.
+// The list is sorted; a prefix that contains other prefixes precedes them. shorter is the index of the longest prefix
+// that contains all prefixes of the list; -1 if none does.
 func (s *Set) build(list []int32, shorter int32) int32 {
 	first, last := &s.prefixes[list[0]], &s.prefixes[list[len(list)-1]]
 	at := min(first.Bits(), common(first.Addr, last.Addr))

@@ -68,7 +68,7 @@ func documents(text string) (all []string) {
 	return all
 }
 
-// manifest returns the kind and name of a Kubernetes object; kind is empty if the document is none.
+// manifest returns the kind and name of a Kubernetes object; kind is empty if the document is no Kubernetes object.
 func manifest(root *node) (kind, name string) {
 	if kind, version := child(root, "kind"), child(root, "apiVersion"); kind != nil && version != nil {
 		if metadata := child(root, "metadata"); metadata != nil && child(metadata, "name") != nil {
@@ -90,7 +90,7 @@ func child(n *node, key string) *node {
 	return nil
 }
 
-// entriesOf returns the rule files in the data of a ConfigMap, and in passed the entries that hold none.
+// entriesOf returns the rule files in the data of a ConfigMap. passed has the entries that hold no rule file.
 func entriesOf(root *node, text, prefix string) (files []File, passed []string) {
 	data := child(root, "data")
 	if data == nil || data.kind != mapNode {
@@ -111,9 +111,9 @@ func entriesOf(root *node, text, prefix string) (files []File, passed []string) 
 	return files, passed
 }
 
-// inPlace returns the content of the block scalar at a position, with its indentation, after as many empty lines as
-// there are lines in the text before it, so that positions in it are positions in the text. ok is false if the position
-// has another kind of value.
+// inPlace returns the content of the block scalar at a position, with its indentation. It puts as many empty lines
+// before the content as there are lines before it in the text, so that a position in the result is also the position in
+// the text. ok is false if the value at the position is not a block scalar.
 func inPlace(text string, at limits.Pos) (content string, ok bool) {
 	begin := lineStart(text, int(at.Line))
 	header, rest, _ := strings.Cut(text[begin:], "\n")

@@ -61,7 +61,7 @@ func (r *reader) limitList(n *node) *limits.LimitList {
 	return list
 }
 
-// limitFields reads the fields of a limit from a YAML map. Messages call the limit by the text where.
+// limitFields reads the fields of a limit from a YAML map. Messages name the limit by the text in where.
 func (r *reader) limitFields(n *node, where string, allowed []string, l *limits.Limit) {
 	ok := r.eachKey(n, where, allowed, func(key string, v *node) {
 		var ok bool
@@ -141,8 +141,8 @@ func (r *reader) listField(e *limits.Entry, key string, v *node) {
 	l.Unreadable = l.Unreadable || r.wrong > before
 }
 
-// texts reads a list of texts, which must not be empty. A null item becomes an empty text, which package limits
-// refuses.
+// texts reads a list of texts. A list without items is reported. A null item becomes an empty text, which package
+// limits refuses.
 func (r *reader) texts(field, instead string, most int, list *node) []limits.Item {
 	switch {
 	case list.isNull():

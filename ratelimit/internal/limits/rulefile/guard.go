@@ -117,7 +117,8 @@ func (g *complexityCheck) visit(t *token.Token) string {
 	return ""
 }
 
-// over increments n and returns an error text if n then exceeds most.
+// over increments *n, which counts the constructs that of names, and returns an error text if the count then exceeds
+// the bound in most.
 func over(n *int, most int, of string) string {
 	if *n++; *n > most {
 		return fmt.Sprintf("more than %d %s", most, of)
@@ -245,8 +246,8 @@ func commented(text string, offsets []int) string {
 // coreTags is the prefix of YAML's own tags, which are written as !!str and so on.
 const coreTags = "tag:yaml.org,2002:"
 
-// tag returns a tag in the form !!name if it is one of YAML's own, whatever handle it is written with; other tags stay
-// as they are.
+// tag returns a tag in the form !!name if the tag is one of YAML's own, whatever handle it is written with; other tags
+// stay as they are.
 func (d directives) tag(tag string) string {
 	if verbatim, ok := strings.CutPrefix(tag, "!<"); ok {
 		if name, ok := strings.CutPrefix(strings.TrimSuffix(verbatim, ">"), coreTags); ok {

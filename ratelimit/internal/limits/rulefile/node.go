@@ -48,7 +48,7 @@ const (
 	floatScalar
 )
 
-// what returns the words for the node's kind in messages.
+// what returns the words by which messages call the node's kind.
 func (n *node) what() string {
 	switch n.kind {
 	case mapNode:
@@ -139,8 +139,9 @@ func yamlBool(s string) (value, ok bool) {
 	return false, false
 }
 
-// yamlInt parses an integer of YAML 1.1: decimal, after 0x, 0b or 0o in that base, or octal after a 0, with underscores
-// between digits. A number beyond 64 bits is an integer, too; value is then the largest uint64.
+// yamlInt parses an integer of YAML 1.1: decimal; hexadecimal, binary or octal after 0x, 0b or 0o; or octal after a 0.
+// There may be underscores between digits. A number beyond 64 bits is an integer, too; value is then the largest
+// uint64.
 func yamlInt(s string) (value uint64, negative, ok bool) {
 	value, negative, err := parseYAMLInt(s)
 	return value, negative, err == nil || errors.Is(err, strconv.ErrRange)

@@ -14,14 +14,15 @@ import (
 // keys, tags, block scalars, scalars over several lines, and every error, so that only the library decides what is
 // valid. FuzzPlain checks that both give the same tree.
 
-// maxPlainDepth is the nesting from which readPlain leaves a file to the library, before which guard checks its bounds.
+// maxPlainDepth is the depth of nesting beyond which readPlain leaves a file to the YAML library. The library gets the
+// file only after guard has checked the file's tokens.
 const maxPlainDepth = 100
 
 // readPlain reads a text that uses only the part of YAML described at the top of this file. For any other text it
 // returns nil and the first obstacle. The texts of nodes are substrings of text.
 //
-// If each is not nil, readPlain calls it with each item of the root's descriptors list, until it returns false. The
-// nodes of one item are reused for the next, since 100,000 rules would need 80 MB of nodes.
+// If the function each is not nil, readPlain calls each with every item of the root's descriptors list, until each
+// returns false. The nodes of one item are reused for the next, since 100,000 rules would need 80 MB of nodes.
 func readPlain(text string, each func(item *node) bool) (root *node, why obstacle) {
 	p := plainReader{src: normalizeNewlines(text), each: each, seen: map[string]string{}}
 	defer func() {

@@ -145,8 +145,8 @@ func unescape(s string) (text string, ok bool) {
 }
 
 // plainScan scans a scalar without quotes. end is the offset after its last character; stop is the offset at which
-// something else begins: a comment, the colon of a key, or a separator of flow style. Both are at if no scalar begins
-// there.
+// something else begins: a comment, the colon of a key, or a separator of flow style. If no scalar begins at the offset
+// at, end and stop are equal to at.
 func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 	c := p.src[at]
 	if (c == '.' || c == '-') && at == p.begin &&
@@ -154,7 +154,7 @@ func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 		return at, at // a document marker, or a text that looks like one
 	}
 	if notPlain[c]&begins != 0 {
-		// The indicators - ? : may begin a text if a further character follows at once.
+		// The indicators - ? : may begin a text if another character follows without a space.
 		if c != '-' && c != '?' && c != ':' || at+1 == p.to || blank(p.src[at+1]) || flow &&
 			notPlain[p.src[at+1]]&parts != 0 {
 			return at, at
@@ -193,7 +193,8 @@ const (
 	parts              // the byte separates values in flow style
 )
 
-// notPlain has, for each byte that is special in scalars without quotes, the bits begins, inside and parts.
+// notPlain says for each byte in which way it is special in scalars without quotes, by the bits begins, inside and
+// parts; 0 means that the byte is not special.
 var notPlain = func() (t [256]uint8) {
 	for _, c := range "-?:,[]{}#&*!|>'\"%@` \t" {
 		t[c] |= begins

@@ -8,8 +8,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// The keys that are known at each level of a rule file. knownKeys has all of them, to suggest the nearest key and to
-// distinguish an unknown key from a known key in the wrong place.
+// These are the keys that are known at each level of a rule file. knownKeys has all of them, to suggest the nearest key
+// and to distinguish an unknown key from a known key in the wrong place.
 var (
 	rootKeys  = []string{"domain", "descriptors", "on_store_failure"}
 	entryKeys = slices.Concat([]string{"key", "value"}, listKeys, []string{"rate_limit", "rate_limits", "descriptors"},
@@ -70,7 +70,7 @@ func streamDocument(file, text string, rep *limits.Report) (doc limits.Document,
 }
 
 // entryChunks gathers entries in chunks of fixed size. With a single slice, append would copy 25 MB at once for 100,000
-// rules, and the processor would serve no request meanwhile.
+// rules, and requests would have to wait for the processor during the copy.
 type entryChunks struct {
 	full [][]limits.Entry
 	last []limits.Entry

@@ -63,8 +63,8 @@ func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document,
 	return doc, true
 }
 
-// fieldDescriptors is the number of the field descriptors in RateLimitConfig, which has nearly all of a resource's
-// bytes.
+// fieldDescriptors is the number that the field named descriptors has in RateLimitConfig. This field has nearly all of
+// a resource's bytes.
 const fieldDescriptors = 3
 
 // splitMessage splits an encoded RateLimitConfig into its descriptors, each encoded, and the rest. Decoded as a whole,
@@ -85,8 +85,8 @@ func splitMessage(b []byte) (rest []byte, descriptors [][]byte) {
 	return rest, descriptors
 }
 
-// eachField calls f for each field of an encoded message. The first tag bytes of a field have its number and kind. ok
-// is false for bytes that are not a valid message.
+// eachField calls f for each field of an encoded message. tag is how many bytes at the beginning of the field give its
+// number and kind. ok is false for bytes that are not a valid message.
 func eachField(b []byte, f func(number protowire.Number, kind protowire.Type, tag int, field []byte)) (ok bool) {
 	for len(b) > 0 {
 		number, kind, tag := protowire.ConsumeTag(b)
@@ -139,7 +139,8 @@ func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) limits
 	return e
 }
 
-// Fields that newer versions of the message RateLimitDescriptor have. The linked version keeps them as unknown bytes.
+// These are the numbers of fields that only newer versions of the message RateLimitDescriptor have. The linked version
+// keeps the fields as unknown bytes.
 const (
 	fieldQuotaMode = 7
 	fieldMetadata  = 8

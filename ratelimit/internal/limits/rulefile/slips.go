@@ -17,7 +17,7 @@ import (
 // refused already, so it does not decide what is valid.
 
 // inPlainWords returns a plain description of an error that the library found, if the text has one of the usual errors;
-// otherwise the library's.
+// otherwise it returns the library's error.
 func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
 	reason := strings.TrimPrefix(bad.message, notYAML)
 	quote := "\""
@@ -153,7 +153,8 @@ type level struct {
 // keyLine matches a line in block style: its indentation, its dashes, its key, and the text after the key's colon.
 var keyLine = regexp.MustCompile(`^( *)((?:- +)*)(?:["']?([^\s:#'"{\[&*!|>-][^\s:"']*)["']?:(?:[ \t]+(.*))?$|-$|(.*))`)
 
-// line checks the next line. slip describes an error, at the given column; it is empty if there is none.
+// line checks the next line. slip describes an error, and column is where the error is; if there is no error, slip is
+// empty.
 func (l *layout) line(number int32, line string) (column int, slip string) {
 	line = strings.TrimRight(line, " \t\r")
 	m := keyLine.FindStringSubmatch(line)

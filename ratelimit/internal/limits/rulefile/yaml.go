@@ -319,7 +319,7 @@ func (b *builder) pairs(values []*ast.MappingValueNode, p limits.Pos) *node {
 	return b.weigh(out)
 }
 
-// merge adds to the map into the pairs of from, the value of a << key, except for keys in have. Earlier pairs win.
+// merge adds the pairs of from, the value of a << key, to the map into, except for keys in have. Earlier pairs win.
 func (b *builder) merge(into, from *node, have map[string]bool) {
 	switch from.kind {
 	case mapNode:
@@ -384,7 +384,7 @@ func (b *builder) tagged(n *ast.TagNode) *node {
 	return v
 }
 
-// weigh sets a node's weight and depth from those of its children.
+// weigh computes a node's weight and depth from the weights and depths of its children.
 func (b *builder) weigh(n *node) *node {
 	n.weight, n.depth = 1, 1
 	for _, p := range n.pairs {

@@ -10,12 +10,12 @@ import (
 type State struct {
 	Server    string `json:"server"`
 	Connected bool   `json:"connected"`
-	// Since is when the present stream began or, without a stream, when the last one ended.
+	// Since is when the present stream began or, without a stream, when the last stream ended.
 	Since time.Time `json:"since"`
 	// Awaiting is set until the first set of rules is accepted; until then every decision is UNAVAILABLE.
 	Awaiting bool `json:"awaiting_first_set"`
-	// Version is the version that is in force, Resources is the number of its resources, and AckedAt is when it was
-	// acknowledged.
+	// Version is the version of the rules in force, Resources is the number of its resources, and AckedAt is when it
+	// was acknowledged.
 	Version   string    `json:"version"`
 	Resources int       `json:"resources"`
 	AckedAt   time.Time `json:"acked_at,omitzero"`
@@ -48,8 +48,8 @@ func (c *Client) connected() {
 	})
 }
 
-// disconnected records an error and the pause before the next try. While further tries fail, the time at which the
-// stream ended stays.
+// disconnected records an error and the pause before the next try. If the client was already disconnected, the recorded
+// time at which the stream ended stays.
 func (c *Client) disconnected(err error, pause time.Duration) {
 	c.change(func(s *State) {
 		now := time.Now()

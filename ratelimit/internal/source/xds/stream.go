@@ -139,7 +139,7 @@ func (s *stream) follow(apply func(Set) error) error {
 	}
 }
 
-// reply is the answer to a response: an ACK or, if refusal is set, a NACK.
+// reply is the answer to a response of the control plane: an ACK or, if refusal is set, a NACK.
 type reply struct {
 	nonce   string
 	refusal *statuspb.Status
@@ -156,9 +156,9 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
-// judge passes the resources of a response to apply. It returns the answer, and how long to wait before it is sent. A
-// set that was refused already is not passed to apply again, and its NACK is delayed by a growing pause: control planes
-// may send a refused set again as soon as they receive the NACK.
+// judge passes the resources of a response to apply. It returns the answer, and how long to wait before the answer is
+// sent. A set that was refused before is not passed to apply again, and its NACK is delayed by a growing pause: control
+// planes may send a refused set again as soon as they receive the NACK.
 func (c *Client) judge(response *discoverypb.DiscoveryResponse,
 	apply func(Set) error) (answer *reply, pause time.Duration) {
 	set := Set{Version: response.VersionInfo}

@@ -39,12 +39,12 @@ type Settings struct {
 	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
 	// host:port of the control plane, or another target that gRPC knows.
 	Target string `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
-	// Pause after a dial that failed; it doubles with each, up to XDS_CLIENT_BACKOFF_MAX_INTERVAL, and begins again after
-	// a set that was accepted.
+	// First pause after a dial that failed; each further failure doubles it, up to XDS_CLIENT_BACKOFF_MAX_INTERVAL; an
+	// accepted set makes it short again.
 	DialRetry time.Duration `env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" envDefault:"3s" min:"1ms"`
 	// Name that the server's certificate must be valid for, instead of the host of the address.
 	ServerName string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"` // also the authority of the stream
-	// Pause after a stream that broke; it doubles with each, and begins again after a set that was accepted.
+	// First pause after a stream that broke; each further break doubles it; an accepted set makes it short again.
 	StreamRetry time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
 	// Longest pause between tries to connect.
 	MaxRetry time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s" min:"1ms"`
@@ -78,8 +78,8 @@ const (
 	pingEvery    = 30 * time.Second
 	pingPatience = 20 * time.Second
 	pingRarest   = 10 * time.Minute
-	// nackAgain is the first pause before a NACK is repeated for a set that the server sends again. nackLongest is the
-	// longest pause, since a server may send nothing new before it has the NACK.
+	// nackAgain is the first pause before a NACK is repeated for a set that the server has sent again. nackLongest is
+	// the longest such pause. It is short, since a server may send nothing new before it has received the NACK.
 	nackAgain   = 250 * time.Millisecond
 	nackLongest = 5 * time.Second
 	// connectPatience bounds the time for connecting, including TLS.
@@ -141,8 +141,8 @@ func NewClient(o Options) *Client {
 	return c
 }
 
-// Reconnect ends the present stream, or the pause before the next one, and makes Run connect again at once. It does not
-// wait for that.
+// Reconnect ends the present stream, or the pause before the next one, and makes Run connect again at once. Reconnect
+// does not wait until Run has done so.
 func (c *Client) Reconnect() {
 	select {
 	case c.again <- struct{}{}:
@@ -151,8 +151,8 @@ func (c *Client) Reconnect() {
 }
 
 // Run receives sets and passes each to apply until ctx ends; then it returns nil. apply runs in this goroutine. If
-// apply returns an error, the set is refused: the control plane gets a NACK with the reason, and its next response is
-// the next set.
+// apply returns an error, the set is refused: the control plane gets a NACK with the reason, and Run goes on with its
+// next response.
 func (c *Client) Run(ctx context.Context, apply func(Set) error) error {
 	for ctx.Err() == nil {
 		reached, asked, err := c.visit(ctx, apply)
@@ -187,7 +187,8 @@ func (c *Client) trouble(reached bool) string {
 	return text + "; there are no rules yet"
 }
 
-// after counts a failed connection or a broken stream (reached), and returns how long to wait before the next try.
+// after counts a broken stream or, if reached is false, a failed connection, and returns how long to wait before the
+// next try.
 func (c *Client) after(reached bool, err error) time.Duration {
 	switch {
 	case !reached:
@@ -201,8 +202,8 @@ func (c *Client) after(reached bool, err error) time.Duration {
 	return c.pauses.streamBroke()
 }
 
-// visit connects to the control plane and follows the stream until it breaks, or until Reconnect is called; asked is
-// set in the latter case. reached reports whether a stream was opened.
+// visit connects to the control plane and follows the stream until the stream breaks, or until Reconnect is called;
+// asked is true if Reconnect was called. reached reports whether a stream was opened.
 func (c *Client) visit(ctx context.Context, apply func(Set) error) (reached, asked bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -259,8 +260,8 @@ func (p *pauses) streamBroke() time.Duration {
 // reset is called when a response has been accepted.
 func (p *pauses) reset() { p.dials, p.streams = 0, 0 }
 
-// pause returns the pause after so many failures; after the first, it is initial. Jitter does not make it longer than
-// longest.
+// pause returns the pause after the given number of failures in succession; after the first, it is initial. Jitter does
+// not make the pause longer than longest.
 func (p *pauses) pause(initial time.Duration, failures int) time.Duration {
 	d := min(initial, p.longest)
 	for ; failures > 1 && d < p.longest; failures-- {

@@ -37,7 +37,7 @@ type Plane struct {
 	streams  []time.Time
 }
 
-// everybody makes all clients receive the same resources.
+// everybody gives all clients the same key, so that they receive the same resources.
 type everybody struct{}
 
 func (everybody) ID(*corepb.Node) string { return "everybody" }
@@ -52,7 +52,7 @@ func New(t testing.TB, options ...grpc.ServerOption) *Plane {
 	return p
 }
 
-// Set replaces all resources by configs.
+// Set replaces all resources by those in configs.
 func (p *Plane) Set(version string, configs ...*rlsconf.RateLimitConfig) {
 	p.t.Helper()
 	all := make([]types.Resource, len(configs))
