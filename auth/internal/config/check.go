@@ -134,9 +134,10 @@ func (c *Config) checkRequired(r *settings.Report) {
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
 // misread matches the part of a database URL after the scheme, if the driver would take a part of the password for the
-// name of a host or of a database. The driver would then look the name up, and show it in an error. The driver ends the
-// password at the first @, unless a / comes before it. So the URL is misread if the host contains an @, if the database
-// does, or if the port before a / is not a number and an @ follows.
+// name of a host or of a database. The driver would then look the name up, and show it in an error. For the driver,
+// user name and password end at the first @. If a / comes before that @, the driver sees no password, and takes the
+// text before the / for host and port. So misread matches if the text that the driver takes for the host or for the
+// database contains an @, or if the text that it takes for the port is not a number and an @ follows after the /.
 var misread = regexp.MustCompile(
 	`^([^@/]*@[^@/?]*@|([^@/]*@)?[^@/?]*/[^?]*@|[^@/?]*:[^]:@/?,]*[^]0-9:@/?,][^]:@/?,]*(\?[^@/]*)?/.*@)`)
 

@@ -62,8 +62,9 @@ func (r *run) mirrored() []string {
 	return list
 }
 
-// selectRights returns the rights that the writer, the role that writes the former service's tables, lacks. It does not
-// cast names to regclass, since that needs USAGE on the schema, which the role may lack.
+// selectRights returns a line for each right that the writer, the role that writes the former service's tables, lacks,
+// with the statement that grants the right. It casts no name to regclass, since the cast fails if the role that runs
+// the query has no USAGE on the schema.
 const selectRights = `
 with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3), t as (
     select c.*, c.oid as id, format('%I.%I', n.nspname, c.relname) as name

@@ -77,8 +77,8 @@ const (
 	EndedPhoneChanged    = "phone_changed"
 	EndedReuse           = "reuse"
 	EndedDeleted         = "deleted"
-	// EndedClaimed: the session's account was unconfirmed, and went to the user that has proven to own the account's
-	// address.
+	// EndedClaimed: the account is handed over to the owner of its address, since other persons may have had access to
+	// the account before the owner proved the address.
 	EndedClaimed = "claimed"
 	// EndedByFactor: the session was below aal2 when a second factor was verified in another session.
 	EndedByFactor = "mfa_verified"

@@ -10,7 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Move is a row of our table moves: a takeover of another service's users, or an installed mirror.
+// Move is a row of our table "moves". It records a takeover, which copies another service's users to our tables, or a
+// mirror, which keeps that service's tables current afterwards (package mirror).
 type Move struct {
 	ID, Owner uuid.UUID
 	// Source is where the users come from: HOST:PORT/DATABASE SCHEMA. Mark distinguishes the source's tables from other

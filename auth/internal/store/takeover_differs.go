@@ -19,7 +19,8 @@ func (u *User) Differs(carried *User, clock time.Time) string {
 	return differs(userColumns, userTargets(u), userTargets(carried), clock)
 }
 
-// Differs does the same as User.Differs for an identity of the source. carried is the identity's user in our tables.
+// Differs returns the name of the first column in which the identity i, read from the source, differs from the identity
+// with the same id in our tables, or "" if there is none. carried is the identity's user in our tables.
 func (i *Identity) Differs(carried *User, clock time.Time) string {
 	if carried == nil {
 		return "user_id"
@@ -32,14 +33,16 @@ func (i *Identity) Differs(carried *User, clock time.Time) string {
 	return "id"
 }
 
-// Differs does the same as User.Differs for a factor. It compares neither the secrets, which are sealed, nor the
-// credentials.
+// Differs returns the name of the first column in which the factor f, read from the source, differs from carried, the
+// factor in our tables, or "" if there is none. It does not compare the secrets, which are sealed, nor the credentials
+// of security keys, for which there is Credential.Differs.
 func (f *CarriedFactor) Differs(carried *CarriedFactor) string {
 	return differs(factorColumns+", f.user_id", append(factorTargets(&f.Factor), &f.UserID),
 		append(factorTargets(&carried.Factor), &carried.UserID), time.Time{})
 }
 
-// Differs does the same as User.Differs for a credential. Either may be nil, which means that there is no credential.
+// Differs returns the name of the first column in which the credential c, read from the source, differs from carried,
+// the credential in our tables, or "" if there is none. Either may be nil, which means that there is no credential.
 func (c *Credential) Differs(carried *Credential) string {
 	if c == nil || carried == nil {
 		if c == carried {
@@ -50,8 +53,8 @@ func (c *Credential) Differs(carried *Credential) string {
 	return differs(credentialColumns, credentialTargets(c), credentialTargets(carried), time.Time{})
 }
 
-// Differs does the same as User.Differs for a session. It compares only the columns that decide what the session may
-// do.
+// Differs returns the name of the first column in which the session s, read from the source, differs from carried, the
+// session in our tables, or "" if there is none. It compares only the columns that decide what the session may do.
 func (s *CarriedSession) Differs(carried *CarriedSession) string {
 	of := func(s *CarriedSession) []any { return []any{&s.UserID, &s.SecretHash, &s.TokenMAC, &s.AMR, &s.AAL} }
 	return differs("user_id, secret_hash, token_mac, amr, aal", of(s), of(carried), time.Time{})

@@ -71,8 +71,9 @@ const (
 	StopNone Stop = iota
 	// StopAll counts none of the request's hits if a hit whose limit is not in shadow mode exceeds its limit.
 	StopAll
-	// StopEach counts each hit unless the hit itself exceeds its limit. AddAcrossNodes uses it for requests whose
-	// counters no single store or script can reach.
+	// StopEach decides on each hit alone: a hit is not counted if its counter would then be above its limit, whatever
+	// becomes of the request's other hits. AddAcrossNodes uses it if a request's counters are on several nodes or in
+	// several stores, so that no single script can decide on all of them.
 	StopEach
 )
 

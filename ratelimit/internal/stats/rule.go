@@ -159,7 +159,8 @@ func (r *Registry) Limit(key, label string) *Rule {
 // AppendLabel.
 func (r *Registry) DynamicLimit(key []byte) *Rule { return r.dyn.find(key, limitKeys) }
 
-// cleanLimit cleans a key that ends in a label. The label is clean already.
+// cleanLimit takes the key of a limit from AppendLabel and returns it with the part before the label in the form that
+// metric names have (appendKey). The label has that form already.
 func cleanLimit(key []byte) string {
 	at := bytes.LastIndexByte(key, labelMark) // the last mark: values of requests may have the byte, labels do not
 	return string(append(appendKey(nil, key[:at]), key[at:]...))

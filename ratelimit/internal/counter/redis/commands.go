@@ -83,8 +83,9 @@ func (l *redisLink) ask(o *op) {
 	}
 }
 
-// call returns the command and the argument by which a script is called: by its SHA-1 if the server should have the
-// script, otherwise by its text, which makes the server keep the script.
+// call returns the command that calls a script, and the command's first argument. It is EVALSHA with the script's SHA-1
+// if the script can be sent again later (the batch is not ordered) or if the batch already has the script as text.
+// Otherwise it is EVAL with the text, which makes the server keep the script.
 func (l *redisLink) call(b *batch, s *script) (how, script string) {
 	if !b.ordered || slices.Contains(l.given, s) {
 		return "EVALSHA", s.sha
