@@ -174,7 +174,7 @@ func TestHangUp_flood(t *testing.T) {
 			return
 		}
 		// On a starved machine a statement outlives its caller for so long that it is cancelled.
-		if busy[len(busy)-1] < 20*time.Millisecond || try == 4 {
+		if try == 4 {
 			t.Fatalf("%d hang-ups led to %d dials, and the pool has %d connections left", gone, n, left)
 		}
 	}

@@ -93,11 +93,12 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A sliding window or a token bucket costs one call of a script for each key and batch.
+// A sliding window or a token bucket costs one call of a script for each key and batch. A second
+// connection, which a slow machine would have the store open, would load the scripts.
 func TestCommands_meters(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, server.Addr(), 0)
-	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr()}})
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), PoolSize: 1}, Stall: -1})
 	f := func(want string, stop counter.Stop, hits ...counter.Hit) {
 		t.Helper()
 		commandCounts(t, peer)
