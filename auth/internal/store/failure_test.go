@@ -91,10 +91,11 @@ func TestUnavailable(t *testing.T) {
 	must.Succeed(t, server.Cont())
 	works()
 	for refusal, restore := range map[string]string{
-		"alter database postgres allow_connections false": "alter database postgres allow_connections true",
-		"alter database postgres rename to another":       "alter database another rename to postgres",
+		"select 'no more than connections refused'": "select 'nothing'",
+		"alter database postgres rename to another": "alter database another rename to postgres",
 	} {
 		other := server.PostgresURL("template1")
+		testdb.Exec(t, other, "alter database postgres allow_connections false") // first: the pool dials by itself
 		testdb.Exec(t, other, "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = 'postgres'")
 		testdb.Exec(t, other, refusal)
 		all(refusal, store.ErrUnavailable)
@@ -103,6 +104,7 @@ func TestUnavailable(t *testing.T) {
 			t.Errorf("opening after %s: %v, want an error that ends a start", refusal, err)
 		}
 		testdb.Exec(t, other, restore)
+		testdb.Exec(t, other, "alter database postgres allow_connections true")
 		works()
 	}
 	gone, cancel := context.WithCancel(t.Context())

@@ -274,7 +274,7 @@ func TestHostile_notReading(t *testing.T) {
 	p.must(p.framer.WriteWindowUpdate(0, 1<<30))
 	var calls bytes.Buffer
 	conn := p.conn
-	conn.SetWriteDeadline(time.Now().Add(patience))
+	conn.SetWriteDeadline(time.Now().Add(3 * patience))
 	p.framer = http2.NewFramer(&calls, nil)
 	id, sent, most := uint32(1), 0, 0
 	for {
