@@ -27,8 +27,7 @@ func TestClients(t *testing.T) {
 	dir, err := filepath.Abs("../.run/clients")
 	must.Succeed(t, err)
 	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
-		why, _ := os.ReadFile("../.run/clients-missing")
-		t.Skipf("the clients are not installed; .ci/clients does it. %s", why)
+		must.Fetched(t, "..", "clients", "the clients are not installed: run .ci/clients")
 	}
 	p := start(t, "[{key: k, @5/h}, {key: long, @100/h}]", nil)
 	for name, program := range map[string][]string{

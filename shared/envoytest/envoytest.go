@@ -4,14 +4,12 @@ package envoytest
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -32,13 +30,7 @@ func Program(t testing.TB) string {
 	if path := localserver.Envoy(root); path != "" {
 		return path
 	}
-	missing := "no Envoy: name one by ENVOY_BIN, or have .ci/envoy fetch one"
-	if reason, err := os.ReadFile(filepath.Join(root, ".run/envoy-missing")); err == nil {
-		missing = "no Envoy: " + strings.TrimSpace(string(reason))
-	} else {
-		must.Have(t, errors.New(missing))
-	}
-	t.Skip(missing)
+	must.Fetched(t, root, "envoy", "no Envoy: name one by ENVOY_BIN, or have .ci/envoy fetch one")
 	return ""
 }
 

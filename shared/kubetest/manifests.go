@@ -142,10 +142,7 @@ func Validate(t testing.TB, top, version string, dirs ...string) error {
 	t.Helper()
 	program := filepath.Join(top, ".run", "schemas", "bin", "kubernetes-validate")
 	if _, err := os.Stat(program); err != nil {
-		if reason, err := os.ReadFile(filepath.Join(top, ".run", "schemas-missing")); err == nil {
-			t.Skip(strings.TrimSpace(string(reason)))
-		}
-		must.Have(t, errors.New("no schemas of Kubernetes: run .ci/schemas"))
+		must.Fetched(t, top, "schemas", "no schemas of Kubernetes: run .ci/schemas")
 	}
 	args := []string{"--strict", "--no-warn", "-k", version}
 	for _, dir := range dirs {

@@ -136,9 +136,7 @@ func TestServer_parentPanics(t *testing.T) {
 		go panic("as tests do")
 		select {}
 	}
-	if _, err := Find("redis-server"); err != nil {
-		t.Skip(err)
-	}
+	must.Have(t, must.ErrOf(Find("redis-server")))
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServer_parentPanics$", "-test.v")
 	cmd.Env = append(os.Environ(), "LOCALSERVER_PANIC=1")
 	out, err := cmd.CombinedOutput()

@@ -3,7 +3,10 @@
 package must
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -23,6 +26,17 @@ func Have(t testing.TB, err error) {
 		t.Skip(err)
 	}
 	Succeed(t, err)
+}
+
+// Fetched ends t, since this machine lacks what the script .ci/NAME fetches. If the script was run and could not fetch
+// it, t is skipped with the reason that the script has noted in .run/NAME-missing of the repository at root. Otherwise
+// Have ends t with the text missing.
+func Fetched(t testing.TB, root, name, missing string) {
+	t.Helper()
+	if reason, err := os.ReadFile(filepath.Join(root, ".run", name+"-missing")); err == nil {
+		t.Skip(strings.TrimSpace(string(reason)))
+	}
+	Have(t, errors.New(missing))
 }
 
 // ErrOf returns the error of a call whose value a test does not need.

@@ -3,6 +3,8 @@ package must
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 )
 
@@ -36,4 +38,15 @@ func TestMust(t *testing.T) {
 	f(Succeed, "", "failed: no Redis")
 	f(Have, "1", "failed: no Redis")
 	f(Have, "", "skipped: no Redis")
+	root := t.TempDir()
+	fetched := func(t testing.TB, err error) {
+		if err != nil {
+			Fetched(t, root, "redis", err.Error())
+		}
+	}
+	f(fetched, "1", "failed: no Redis")
+	f(fetched, "", "skipped: no Redis")
+	Succeed(t, os.Mkdir(filepath.Join(root, ".run"), 0o755))
+	Succeed(t, os.WriteFile(filepath.Join(root, ".run", "redis-missing"), []byte("no network\n"), 0o644))
+	f(fetched, "1", "skipped: no network")
 }
