@@ -174,6 +174,6 @@ on conflict (key) do nothing`)
 
 // SpendIDToken records that an ID token was used for a sign-in. It returns false if the token was used before.
 func (t *Tx) SpendIDToken(ctx context.Context, key []byte, until time.Time) (bool, error) {
-	tag, err := t.tx.Exec(ctx, t.db.sql[spendIDToken], key, until)
-	return tag.RowsAffected() == 1, t.db.wrapError("spend id token", err)
+	n, err := t.exec(ctx, spendIDToken, key, until)
+	return n == 1, t.db.wrapError("spend id token", err)
 }

@@ -85,17 +85,13 @@ func (db *DB) FirstSigningKey(ctx context.Context, k SigningKey) (list []Signing
 		if err := t.run(ctx, lockSigningKeys); err != nil {
 			return err
 		}
-		rows, err := t.tx.Query(ctx, db.sql[selectSigningKeys])
-		if err != nil {
-			return err
-		}
 		list = nil
-		if err := eachRow(rows, appendTo(&list, (*SigningKey).targets)); err != nil || len(list) > 0 {
+		err := t.query(ctx, appendTo(&list, (*SigningKey).targets), selectSigningKeys)
+		if err != nil || len(list) > 0 {
 			return err
 		}
 		list = []SigningKey{k}
-		err = t.run(ctx, insertSigningKey, valuesOf(k.targets())...)
-		return err
+		return t.run(ctx, insertSigningKey, valuesOf(k.targets())...)
 	})
 	return list, err
 }

@@ -174,7 +174,7 @@ func markPause(key, refill, now, from string) string {
 // violates the constraint limits_floor.
 var takeLimit = define(`
 insert into {limits} as l (key, tokens, at, full_at)
-values ($1, $2::float8 - $4::float8, $5::timestamptz, $5::timestamptz + $6::float8 * interval '1 second')
+values ($1, $2::float8 - $4::float8, $5::timestamptz, ` + bucket{refill: "$6", now: "$5"}.fullAt() + `)
 on conflict (key) do update set
     tokens = ` + bucket{size: "$2", rate: "$3", now: "$5"}.holds() + ` - $4::float8,
     at = greatest(l.at, $5::timestamptz),

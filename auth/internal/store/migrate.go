@@ -244,7 +244,7 @@ func (db *DB) Pending(ctx context.Context) (n int, err error) {
 }
 
 // missing returns the files that were not applied yet, in order.
-func (db *DB) missing(ctx context.Context, files []migration) (list []migration, err error) {
+func (db *DB) missing(ctx context.Context, files []migration) (list []Planned, err error) {
 	err = db.withConn(ctx, "pending migrations", func(c *pgx.Conn) error {
 		there, err := db.readVersions(ctx, c, files)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" { // no such table
@@ -253,7 +253,7 @@ func (db *DB) missing(ctx context.Context, files []migration) (list []migration,
 		list = nil
 		for _, m := range files {
 			if _, ok := there[m.version]; !ok {
-				list = append(list, m)
+				list = append(list, m.Planned)
 			}
 		}
 		return err
@@ -299,10 +299,5 @@ func (db *DB) Plan(ctx context.Context) ([]Planned, error) {
 	if err != nil {
 		return nil, err
 	}
-	missing, err := db.missing(ctx, files)
-	var list []Planned
-	for _, m := range missing {
-		list = append(list, m.Planned)
-	}
-	return list, err
+	return db.missing(ctx, files)
 }

@@ -68,6 +68,33 @@ func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) e
 	return err
 }
 
+// query does the same as DB.query, within the transaction.
+func (t *Tx) query(ctx context.Context, each func(pgx.Rows) error, s statement, args ...any) error {
+	rows, err := t.tx.Query(ctx, t.db.sql[s], encodeUUIDs(args)...)
+	if err != nil {
+		return err
+	}
+	return eachRow(rows, each)
+}
+
+// queryRow does the same as DB.queryRow, within the transaction and without repeating it.
+func (t *Tx) queryRow(ctx context.Context, targets []any, s statement, args ...any) error {
+	rows, err := t.tx.Query(ctx, t.db.sql[s], encodeUUIDs(args)...)
+	return oneRow(rows, err, targets)
+}
+
+// exec does the same as DB.exec, within the transaction and without repeating it.
+func (t *Tx) exec(ctx context.Context, s statement, args ...any) (int64, error) {
+	tag, err := t.tx.Exec(ctx, t.db.sql[s], encodeUUIDs(args)...)
+	return tag.RowsAffected(), err
+}
+
+// run does the same as DB.run, within the transaction and without repeating it.
+func (t *Tx) run(ctx context.Context, s statement, args ...any) error {
+	_, err := t.exec(ctx, s, args...)
+	return err
+}
+
 // deadlockTries is how often a transaction is tried that fails because of a deadlock.
 const deadlockTries = 3
 

@@ -109,26 +109,9 @@ func (db *DB) Carry(ctx context.Context, m *Move, f func(*Carrier) error) error 
 			if err := f(&Carrier{t}); err != nil {
 				return err
 			}
-			err = t.run(ctx, saveMove, m.ID, m.Owner, []byte(m.Steps), m.Floor, m.PassFloor)
-			return err
+			return t.run(ctx, saveMove, m.ID, m.Owner, []byte(m.Steps), m.Floor, m.PassFloor)
 		})
 	})
-}
-
-// queryRow does the same as DB.queryRow, within the transaction and without repeating it.
-func (t *Tx) queryRow(ctx context.Context, targets []any, s statement, args ...any) error {
-	rows, err := t.tx.Query(ctx, t.db.sql[s], encodeUUIDs(args)...)
-	return oneRow(rows, err, targets)
-}
-
-func (t *Tx) exec(ctx context.Context, s statement, args ...any) (int64, error) {
-	tag, err := t.tx.Exec(ctx, t.db.sql[s], encodeUUIDs(args)...)
-	return tag.RowsAffected(), err
-}
-
-func (t *Tx) run(ctx context.Context, s statement, args ...any) error {
-	_, err := t.exec(ctx, s, args...)
-	return err
 }
 
 var closeMove = define(`

@@ -98,12 +98,9 @@ func (db *DB) AbandonMove(ctx context.Context, id uuid.UUID) error {
 		if n == 0 {
 			return ErrMoveLost
 		}
-		rows, err := t.tx.Query(ctx, db.sql[selectOurs], db.tableNames())
-		if err != nil {
-			return err
-		}
 		var names []string
-		if err := eachRow(rows, appendTo(&names, func(name *string) []any { return []any{name} })); err != nil {
+		err = t.query(ctx, appendTo(&names, func(name *string) []any { return []any{name} }), selectOurs, db.tableNames())
+		if err != nil {
 			return err
 		}
 		_, err = t.tx.Exec(ctx, "truncate "+strings.Join(names, ", "), pgx.QueryExecModeSimpleProtocol)

@@ -141,12 +141,8 @@ func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (ad
 			return 0, 0, err
 		}
 	}
-	rows, err := c.t.tx.Query(ctx, c.t.db.sql[into.insert])
-	if err != nil {
-		return 0, 0, err
-	}
 	written := map[uuid.UUID]bool{}
-	err = eachRow(rows, func(r pgx.Rows) error {
+	err = c.t.query(ctx, func(r pgx.Rows) error {
 		var isNew bool
 		var id uuid.UUID
 		err := scanRow(r, []any{&isNew, &id})
@@ -154,7 +150,7 @@ func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (ad
 			added++
 		}
 		return err
-	})
+	}, into.insert)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -145,10 +145,7 @@ for no key update of u`)
 // rows of other tables as they were before the wait, so the factors must be read by a later statement.
 func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
-	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
-	if err == nil {
-		err = eachRow(rows, userInto(&u, nil))
-	}
+	err := t.query(ctx, userInto(&u, nil), lockUser, id)
 	return u, orNotFound(t.db.wrapError("lock user", err), u)
 }
 
