@@ -19,10 +19,9 @@ type rule struct {
 	text    string
 	scheme  string
 	slashes bool
+	// host is nil if the host has no wildcard. Only such a rule can match an IP address that is not loopback.
 	host    *regexp.Regexp
 	pattern string // of the host
-	// literalHost is set if the host has no wildcard. Only such a rule can match an IP address that is not loopback.
-	literalHost bool
 	// wide is set if the pattern ends in ** within the host: it matches any port, path and query.
 	wide    bool
 	hasPort bool
@@ -91,7 +90,7 @@ func (r *rule) compileAuthority(authority string, end bool) (err error) {
 		if port != "" && port[0] != ':' {
 			return errors.New("something other than a port follows the IPv6 address")
 		}
-		host, r.literalHost = strings.ToLower(host), true
+		host = strings.ToLower(host)
 	} else {
 		if i := strings.IndexByte(authority, ':'); i >= 0 {
 			host, port = authority[:i], authority[i:]
@@ -105,11 +104,12 @@ func (r *rule) compileAuthority(authority string, end bool) (err error) {
 		if special(r.scheme) {
 			host = strings.ToLower(host)
 		}
-		r.literalHost = strings.IndexByte(host, '*') < 0
 	}
 	r.pattern = host
-	if r.host, err = stars(host, hostLabel, hostRun); err != nil {
-		return err
+	if strings.Contains(host, "*") {
+		if r.host, err = stars(host, hostLabel, hostRun); err != nil {
+			return err
+		}
 	}
 	r.wide = end && port == "" && strings.HasSuffix(host, "**")
 	if port == "" {
@@ -134,14 +134,14 @@ func (r *rule) match(t *target) bool {
 		return false
 	}
 	if t.slashes {
-		if t.ip.IsValid() && !r.literalHost && !t.ip.IsLoopback() {
+		if t.ip.IsValid() && r.host != nil && !t.ip.IsLoopback() {
 			return false
 		}
 		host := t.host
 		if special(t.scheme) || t.ip.IsValid() {
 			host = strings.ToLower(host)
 		}
-		if r.literalHost && host != r.pattern || !r.literalHost && !r.host.MatchString(host) {
+		if r.host == nil && host != r.pattern || r.host != nil && !r.host.MatchString(host) {
 			return false
 		}
 		if r.wide {

@@ -183,7 +183,7 @@ func (l *List) Lint() (all []string) {
 
 // registrable returns an example of a host that the rule matches and anyone can register; "" if there is none.
 func (r *rule) registrable() string {
-	if r.literalHost || r.pattern == "" || !special(r.scheme) {
+	if r.host == nil || !special(r.scheme) {
 		return ""
 	}
 	host := strings.ReplaceAll(strings.ReplaceAll(r.pattern, "**", "*"), "*", "evil")
