@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
-	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
@@ -152,17 +150,7 @@ func TestFormer_parallel(t *testing.T) {
 	s := h.moveIn(time.Time{})
 	for _, kind := range []int{1, 39} {
 		v := s.User(kind).Sessions[0]
-		var mu sync.Mutex
-		children := map[string]bool{}
-		await.Together(20, func(int) {
-			g, err := h.refreshAny(v.Token)
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			children[g.RefreshToken] = true
-		})
+		children := h.children(20, func() (flow.Grant, error) { return h.refreshAny(v.Token) })
 		_, c, err := h.db.Caller(t.Context(), s.User(kind).ID, v.ID)
 		if len(children) != 1 || c.Counter != 1 || err != nil {
 			t.Errorf("kind %d: %d children, %d rotations, %v", kind, len(children), c.Counter, err)

@@ -23,6 +23,23 @@ func (h *house) refresh(text string) (flow.Grant, error) {
 	return h.Refresh(h.t.Context(), browser, text)
 }
 
+// children calls refresh n times at once, all with one token, and returns the grants by their refresh tokens.
+func (h *house) children(n int, refresh func() (flow.Grant, error)) map[string]flow.Grant {
+	h.t.Helper()
+	var mu sync.Mutex
+	children := map[string]flow.Grant{}
+	await.Together(n, func(int) {
+		g, err := refresh()
+		if err != nil {
+			h.t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		children[g.RefreshToken] = g
+	})
+	return children
+}
+
 const (
 	notFound = "refresh_token_not_found: Invalid Refresh Token: Refresh Token Not Found"
 	used     = "refresh_token_already_used: Invalid Refresh Token: Already Used"
@@ -161,23 +178,12 @@ func TestRefresh_parallel(t *testing.T) {
 	h := open(t)
 	g := h.confirmed("mia@example.org")
 	for range 3 {
-		var mu sync.Mutex
-		children := map[string]int{}
-		await.Together(20, func(int) {
-			child, err := h.refresh(g.RefreshToken)
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			children[child.RefreshToken]++
-			g.AccessToken = child.AccessToken
-		})
+		children := h.children(20, func() (flow.Grant, error) { return h.refresh(g.RefreshToken) })
 		if len(children) != 1 {
 			t.Fatalf("children %v", children)
 		}
-		for text := range children {
-			g.RefreshToken = text
+		for _, child := range children {
+			g = child
 		}
 	}
 	if c := h.caller(g); c.Session.Counter != 3 {
