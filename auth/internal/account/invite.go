@@ -99,11 +99,9 @@ func (cand *signupCandidate) beginPause(ctx context.Context, f *flow.Flow, name 
 	if name == "confirmation" {
 		pause = f.Settings.Email.ConfirmationInterval
 	}
-	q := flow.MailQuota(f, name, pause, cand.aud, cand.address)
-	q.Budgets = nil
-	b := f.Batch()
-	q.Take(b, f.Now)
-	if err := b.Send(ctx); err != nil && q.RefusalOf(err) == err {
+	q := new(flow.Quota)
+	q.Pause(f, pause, name, cand.aud, cand.address)
+	if err := f.Run(ctx, func(b *flow.Batch) { q.Take(b, f.Now) }); err != nil && q.RefusalOf(err) == err {
 		f.Core.Log.Warn("a link of an administrator began no pause between mails", "error", err)
 	}
 }

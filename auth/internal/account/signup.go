@@ -208,9 +208,7 @@ var errExists = refusal.Invalid(refusal.CodeUserAlreadyExists, "User already reg
 func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, text string) (flow.Grant, error) {
 	var known store.User
 	for again := false; ; again = true {
-		b := f.Batch()
-		cand.find(b, &known)
-		if err := b.Send(ctx); err != nil {
+		if err := f.Run(ctx, func(b *flow.Batch) { cand.find(b, &known) }); err != nil {
 			return flow.Grant{}, refusal.Failure("look up", err)
 		}
 		var err error

@@ -105,9 +105,7 @@ func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
 
 // checkGuesses refuses the request if no try at the current password is left. It runs outside of the transaction.
 func (op *updateUserOp) checkGuesses(ctx context.Context) error {
-	b := op.f.Batch()
-	op.addTried(b)
-	if err := b.Send(ctx); err != nil {
+	if err := op.f.Run(ctx, op.addTried); err != nil {
 		return refusal.Failure("tries of a password", err)
 	}
 	return op.guesses.Check(&op.f, op.tries)

@@ -57,7 +57,7 @@ type Set struct {
 // Provider is a configured provider.
 type Provider struct {
 	row
-	name    string // the operator's or the row's base URL; "" if the row has whole URLs
+	name    string // as stored in identities.provider
 	client  Client
 	base    string // the operator's or the row's base URL; "" if the row has whole URLs
 	domains []string

@@ -108,10 +108,7 @@ func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor s
 	}
 	q := flow.BoundUser(f, flow.SMSQuota(f, "", factor.Phone), by)
 	q.Pauses = nil
-	if f.Settings.Factors.PhoneInterval > 0 {
-		q.Pauses = []store.Limit{store.NewInterval(f.LimitKey("factor", factor.ID.String()),
-			f.Settings.Factors.PhoneInterval)}
-	}
+	q.Pause(f, f.Settings.Factors.PhoneInterval, "factor", factor.ID.String())
 	return q, q.LookUp(ctx, f)
 }
 

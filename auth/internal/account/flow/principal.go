@@ -278,9 +278,7 @@ func (k *Core) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Acto
 	if who.ID == uuid.Nil {
 		row.ActorRole = who.Role
 	}
-	b := f.Batch()
-	f.AuditSeldom(b, "admin note", who.String(), row)
-	if err := b.Send(ctx); err != nil {
+	if err := f.Run(ctx, func(b *Batch) { f.AuditSeldom(b, "admin note", who.String(), row) }); err != nil {
 		f.Core.Log.Warn("a refused administrator's route is not in the audit log", "error", err)
 	}
 }

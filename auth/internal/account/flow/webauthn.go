@@ -41,10 +41,8 @@ func CreationOptions(f *Flow, u store.User, all []store.Credential, s webauthn.S
 	case u.Phone != "":
 		name = "+" + u.Phone
 	}
-	var data map[string]json.RawMessage
 	var display string
-	_ = json.Unmarshal(u.UserMetadata, &data) // user_metadata is an object
-	_ = json.Unmarshal(data["name"], &display)
+	_ = json.Unmarshal(membersOf(u.UserMetadata)["name"], &display)
 	if runes := []rune(display); len(runes) > 64 {
 		display = string(runes[:64])
 	}

@@ -119,9 +119,7 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	return op.f.Commit(ctx, func(tx *flow.Tx) error {
 		op.open, op.code, op.user, op.level, op.methods = flow.SessionDraft{}, "", store.User{}, 0, nil
 		if op.quota != nil {
-			b := tx.Batch()
-			op.quota.Take(b, op.f.Now)
-			if err := b.Send(ctx); err != nil {
+			if err := tx.Run(ctx, func(b *flow.Batch) { op.quota.Take(b, op.f.Now) }); err != nil {
 				return err
 			}
 		}

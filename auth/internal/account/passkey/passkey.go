@@ -153,15 +153,14 @@ type removal struct {
 // remove removes a passkey of a locked user and ends the sessions that it opened.
 func remove(ctx context.Context, f *flow.Flow, tx *flow.Tx, r removal) error {
 	var gone store.Credential
-	b := tx.Batch()
-	b.DeletePasskey(&gone, r.user.ID, r.passkey, r.except, f.Now)
-	if err := b.Send(ctx); err != nil {
+	err := tx.Run(ctx, func(b *flow.Batch) { b.DeletePasskey(&gone, r.user.ID, r.passkey, r.except, f.Now) })
+	if err != nil {
 		return err
 	}
 	if gone.ID == uuid.Nil {
 		return ErrNotFound // the transaction is rolled back, so no session ends
 	}
-	b = tx.Batch()
+	b := tx.Batch()
 	if r.notify {
 		flow.NotifyUser(f, b, mail.PasskeyDeleted, r.user, mail.Vars{FriendlyName: gone.FriendlyName})
 	}
